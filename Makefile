@@ -2,7 +2,6 @@
 
 GO          ?= go
 GOTESTFLAGS ?=
-PACKAGES    ?= ./...
 VERSION     ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 IMAGE       ?= duestream:local
 PROMTOOL    ?= promtool
@@ -17,25 +16,38 @@ help: ## list the targets
 	@echo
 	@echo "Variables: GOTESTFLAGS (make test GOTESTFLAGS='-race -run TestX'), PACKAGES, VERSION, IMAGE, BUILDER_IMAGE."
 
-# The packages of the protocol and of the engine, without those that start programs or many servers.
+# Programs without a symbol table for debuggers are linked faster; stack traces do not need it.
+QUICKLY_BUILT := -vet=off -ldflags=-w
+
+# The packages of the protocol and of the engine, without those that start programs or many servers. Their tests mostly wait, so
+# four packages run at once; -short leaves out tests that wait for many seconds.
 QUICK := ./lua ./internal/... ./scheduler/... ./stream/... ./bridge ./bridge/admin ./integration/layout
 
 .PHONY: quick
 quick: ## run the tests of the protocol and the engine, on one server
-	DUESTREAM_TEST_ONLY=shared $(GO) test -p 2 -timeout 10m $(GOTESTFLAGS) $(QUICK)
+	DUESTREAM_TEST_ONLY=shared $(GO) test -short -p 4 -timeout 10m $(QUICKLY_BUILT) $(GOTESTFLAGS) $(QUICK)
 
-# Packages that measure lateness share the machine, so no more than two run at once.
+# Packages that `make test` leaves out. `make proof` tests the campaign, crash points, clients in other languages,
+# broken programs for the conformance kit, and measurements; `make browser` tests the dashboard in a browser.
+LONG := /(integration/(campaign|crashpoint|languages)|bridge/dashboard/browser|cmd/duestream/(conformance|bench))$$
+PACKAGES ?= $(shell $(GO) list ./... | grep -Ev '$(LONG)')
+
+# Most tests wait, so three packages run at once; with more, programs that keep times are late on two cores. `make lint` vets.
 .PHONY: test
-test: ## run all tests; finds or installs a Redis by itself
-	$(GO) test -p 2 -timeout 40m $(GOTESTFLAGS) $(PACKAGES)
+test: ## run the tests of all guarantees, on the servers that are there; finds or installs a Redis by itself
+	$(GO) test -p 3 -timeout 40m $(QUICKLY_BUILT) $(GOTESTFLAGS) $(PACKAGES)
 
 .PHONY: proof
 proof: ## everything that a change must pass: what CI runs
 	.ci/run
 
+.PHONY: browser
+browser: ## test the dashboard in Chromium, with axe-core
+	$(GO) test -count=1 -timeout 20m $(GOTESTFLAGS) ./bridge/dashboard/browser
+
 .PHONY: race
 race: ## run all tests with the race detector
-	$(MAKE) test GOTESTFLAGS="-race $(GOTESTFLAGS)"
+	$(MAKE) test PACKAGES=./... GOTESTFLAGS="-race $(GOTESTFLAGS)"
 
 .PHONY: bench
 bench: ## run the benchmarks, and nothing else, one package at a time
@@ -47,8 +59,8 @@ CLUSTER  ?=
 RELEASES ?=
 
 .PHONY: campaign
-campaign: ## long fault campaign; DURATION=10m, SEED=n replays one, OUT=dir keeps table and timeline, CLUSTER=1 on a cluster, RELEASES=1 beside the release before, RATE=n messages a second, METRICS=1 scrapes it
-	DUESTREAM_CAMPAIGN_METRICS=$(METRICS) DUESTREAM_CAMPAIGN_DURATION=$(DURATION) DUESTREAM_CAMPAIGN_RATE=$(RATE) DUESTREAM_TEST_SEED=$(SEED) DUESTREAM_CAMPAIGN_OUT=$(if $(OUT),$(abspath $(OUT))) \
+campaign: ## long fault campaign; DURATION=10m, SEED=n replays one, OUT=dir keeps table and timeline, CLUSTER=1 on a cluster, RELEASES=1 beside the release before, RATE=n messages a second
+	DUESTREAM_CAMPAIGN_DURATION=$(DURATION) DUESTREAM_CAMPAIGN_RATE=$(RATE) DUESTREAM_TEST_SEED=$(SEED) DUESTREAM_CAMPAIGN_OUT=$(if $(OUT),$(abspath $(OUT))) \
 		$(GO) test ./integration/campaign -count=1 -timeout 0 -v -run '^TestCampaign$(if $(CLUSTER),OnACluster)$(if $(RELEASES),OfTwoReleases)$$' $(GOTESTFLAGS)
 
 .PHONY: generate
@@ -62,8 +74,8 @@ rules: ## check and test the alert rules in deploy/prometheus; needs promtool (D
 	$(PROMTOOL) test rules deploy/prometheus/rules_test.yml
 
 .PHONY: reference
-reference: ## write the generated pages of docs/reference: commands, variables, settings, conformance cases
-	$(GO) generate ./cmd/duestream/internal/command ./cmd/duestream/conformance
+reference: ## write docs/reference anew (commands, variables, settings, conformance cases), and the settings in openapi.json
+	$(GO) generate ./cmd/duestream/internal/command ./cmd/duestream/conformance ./bridge/gateway
 
 .PHONY: staged-alerts
 staged-alerts: ## have Prometheus watch staged outages, for minutes; OUT=dir keeps what it saw, PROMETHEUS=path is the program
@@ -71,8 +83,8 @@ staged-alerts: ## have Prometheus watch staged outages, for minutes; OUT=dir kee
 		$(GO) test ./integration/alerts -count=1 -timeout 30m -v -run '^TestStagedOutages$$' $(GOTESTFLAGS)
 
 .PHONY: mutants
-mutants: ## take guards out one by one, and see that the tests notice; ONLY=word picks some
-	$(GO) run ./integration/mutants $(if $(ONLY),-only "$(ONLY)")
+mutants: ## change the scripts by rule, and see that the tests notice; N=20 drawn at random, SEED=n draws the same, ONLY=word picks some
+	$(GO) run ./integration/mutants $(if $(N),-n $(N)) $(if $(SEED),-seed $(SEED)) $(if $(ONLY),-only "$(ONLY)")
 
 .PHONY: conformance-mutants
 conformance-mutants: ## have the conformance kit judge every broken program of its table, not only the day's sample

@@ -9,39 +9,40 @@ import (
 	"sync"
 	"time"
 
+	"github.com/duestream/duestream/internal/policy"
 	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
 	"github.com/duestream/duestream/scheduler"
-	"github.com/duestream/duestream/stream"
 	"github.com/duestream/duestream/stream/keeper"
 )
 
-// Policy is how a queue releases, delivers and retries its messages: see [stream.Policy].
-type Policy = stream.Policy
+// Policy is how a queue releases, delivers and retries its messages: see [policy.Policy].
+type Policy = policy.Policy
 
 // Rate limits how many messages become ready, as 500/s, 30/m or 1/h: see [lua.Rate].
 type Rate = lua.Rate
 
-// KeyFailure is whether a message with a key waits for the retries of the message before it: see [stream.KeyFailure].
-type KeyFailure = stream.KeyFailure
+// KeyFailure decides whether a message with an ordering key waits for the retries of the message before it: see
+// [policy.KeyFailure].
+type KeyFailure = policy.KeyFailure
 
 // Values of KeyFailure.
 const (
-	KeyBlock = stream.KeyBlock // wait until the earlier message is done or dead-lettered: the order is kept
-	KeySkip  = stream.KeySkip  // do not wait for a retry, which then waits for its turn again
+	KeyBlock = policy.KeyBlock // the next message waits until the earlier message is done or dead-lettered
+	KeySkip  = policy.KeySkip  // the next message does not wait for a retry, which waits until the key is free again
 )
 
 // DefaultPolicy returns the built-in policy: a visibility timeout of 30 s, 40 attempts, and retry delays from 1 s to
 // 1 h. A message that always fails becomes a dead letter after about a day.
-func DefaultPolicy() Policy { return stream.DefaultPolicy() }
+func DefaultPolicy() Policy { return policy.Default() }
 
 // Config configures a Bridge. Redis is required.
 type Config struct {
 	Redis  *Redis
-	Prefix string // of all keys; default "duestream"
+	Prefix string // prefix of all Redis keys; default "duestream"
 
-	// Defaults is the policy of queues without one of their own. All bridges of a prefix share it: the last bridge to
-	// start overwrites it. The zero value leaves the defaults in Redis unchanged.
+	// Defaults is the policy of queues that have no policy of their own. All bridges of a prefix share it: the last
+	// bridge to start overwrites it. The zero value leaves the defaults in Redis unchanged.
 	Defaults Policy
 
 	// AnyServer also accepts a server that is too old or that evicts keys when it is full. Such a server can lose
@@ -66,7 +67,8 @@ func NewIdentity(version string) Identity {
 }
 
 // Bridge moves messages into streams when they are due, reclaims abandoned deliveries and frees the memory of settled
-// messages. Any number of bridges may run. They share the queues, and take over from one another within 3 s.
+// messages. Any number of bridges may run. They share the queues. If a bridge ends, the others take over its queues
+// within 3 s.
 type Bridge struct {
 	cfg       Config
 	scheduler *scheduler.Scheduler
@@ -132,15 +134,17 @@ func (b *Bridge) numbers() BridgeNumbers {
 		Owned: s.Owned}
 }
 
-// Run serves until ctx is cancelled, and then returns nil. During an outage of Redis it retries without end. It returns
-// ErrUnsupported at once if the server is too old or evicts keys, unless Config.AnyServer is set.
+// Run serves the queues until ctx is cancelled, and then returns nil. During an outage of Redis it keeps trying. If the
+// server is too old or evicts keys, Run returns ErrUnsupported at once, unless Config.AnyServer is set.
 func (b *Bridge) Run(ctx context.Context) error {
 	if err := b.checkServer(ctx); err != nil {
 		return err
 	}
 	if b.cfg.Observer != nil {
 		view := BridgeView{Client: b.cfg.Redis.Client, Prefix: b.cfg.Prefix, Owned: b.scheduler.Owned, Status: b.numbers}
-		defer b.cfg.Observer.BridgeStarted(view)()
+		if ended := b.cfg.Observer.BridgeStarted(view); ended != nil {
+			defer ended()
+		}
 	}
 	var parts sync.WaitGroup
 	parts.Go(func() { logError(b.log, "keeper", b.keeper.Run(ctx)) })

@@ -28,12 +28,12 @@ type ClientConfig struct {
 	// ErrUnsupported, or with ErrDenied if the user may not check.
 	Durability Durability
 
-	// AllowOldBridges accepts messages with a key, recurrences and CancelRunning while a bridge is alive that may not
-	// serve them: one of an earlier release, which sends no protocol level. Otherwise they are refused with
+	// AllowOldBridges accepts messages with an ordering key, recurrences and CancelRunning while a bridge is alive that
+	// may not serve them, because it is of an earlier release. By default these calls are then refused with
 	// ErrOldBridge. The check costs one small read every 5s.
 	AllowOldBridges bool
 
-	Name     string       // of this client in the histories of queues; default: part, host and process
+	Name     string       // name of this client in the histories of queues; default: "client", host and process
 	Observer Observer     // gets events and durations of this client; nil = none
 	Logger   *slog.Logger // nil = discard
 }
@@ -54,8 +54,8 @@ type Durability = lua.Durability
 // failover loses writes that the new master had not yet received. Fsynced and Replicated may be combined:
 // Durability{Fsync: true, Replicas: 1}.
 var (
-	Accepted = Durability{}            // the server has executed it
-	Fsynced  = Durability{Fsync: true} // and its append-only file is on disk; needs Redis 7.2 or Valkey
+	Accepted = Durability{}            // the server has executed the write
+	Fsynced  = Durability{Fsync: true} // the append-only file with the write is on disk; needs Redis 7.2 or Valkey
 )
 
 // ParseDurability reads "accepted", "fsynced", "replicated=2", or "fsynced,replicated=2".
@@ -110,14 +110,15 @@ func In(d time.Duration) Option { return func(m *NewMessage) { m.Delay = d } }
 // At makes the message due at t, by the server's clock. A time in the past means now.
 func At(t time.Time) Option { return func(m *NewMessage) { m.At = t } }
 
-// Spread delays the message by a further 0 to d, chosen by hashing its ID. Many messages for one instant are spread
-// evenly over d, and a message that is scheduled again keeps its delay. Up to ten years, in whole milliseconds.
+// Spread delays the message by a further 0 to d, chosen by hashing its ID. So the due times of many messages for one
+// instant are spread evenly over d, and a message that is scheduled again gets the same further delay. d is up to ten
+// years, in whole milliseconds.
 func Spread(d time.Duration) Option { return func(m *NewMessage) { m.Spread = d } }
 
 // WithID names the message: 1 to 256 bytes of UTF-8 without control characters. While a message with this ID is
-// scheduled, another is refused with ErrDuplicate, whatever its key. In a queue with partitions the check is best
-// effort for some seconds after partitions were added, and for concurrent calls with different keys. Default: a new
-// ULID.
+// scheduled, another message with the ID is refused with ErrDuplicate, whatever its ordering key. In a queue with
+// several partitions two messages with one ID may both be stored in two cases: for some seconds after partitions were
+// added, and by concurrent calls with different ordering keys. Default: a new ULID.
 func WithID(id string) Option { return func(m *NewMessage) { m.ID = id } }
 
 // Header adds a header. Names and values are UTF-8.
@@ -131,7 +132,7 @@ func Header(name, value string) Option {
 }
 
 // MaxAttempts limits how often the message is delivered to a group before it is dead-lettered: 1 to 1,000,000. Default:
-// by policy.
+// the policy of the queue.
 func MaxAttempts(n int) Option { return func(m *NewMessage) { m.MaxAttempts = n } }
 
 // Delays lists the delays after failed attempts. The last delay repeats: see [lua.Delays].
@@ -140,27 +141,27 @@ type Delays = lua.Delays
 // NewDelays returns a list of delays.
 func NewDelays(all ...time.Duration) Delays { return lua.NewDelays(all...) }
 
-// RetryDelays sets the exact delays after the message's failed attempts, without jitter. The last delay repeats; a
-// single one is a fixed delay. 1 to 100 delays of 1 ms to ten years each. Default: by policy.
+// RetryDelays sets the exact delays after the message's failed attempts, without jitter. The last delay repeats, so a
+// single delay applies to all attempts. 1 to 100 delays of 1 ms to ten years each. Default: the policy of the queue.
 func RetryDelays(all ...time.Duration) Option {
 	return func(m *NewMessage) { m.RetryDelays = NewDelays(all...) }
 }
 
-// RetryFor limits retries to d after the message's due time. A later retry becomes a dead letter with reason
-// "retry_for". Up to ten years. Default: by policy.
+// RetryFor limits retries to the time d after the message's due time. If the next retry would be later, the message
+// becomes a dead letter with reason "retry_for". d is up to ten years. Default: the policy of the queue.
 func RetryFor(d time.Duration) Option { return func(m *NewMessage) { m.RetryFor = d } }
 
-// MaxSnoozes limits how often a group may snooze the message: 1 to 1,000,000. One snooze more makes a dead letter with
-// reason "max_snoozes". Default: by policy, or 1,000 if the policy sets none.
+// MaxSnoozes limits how often a group may snooze the message: 1 to 1,000,000. With the next snooze the message becomes
+// a dead letter with reason "max_snoozes". Default: the policy of the queue, or 1,000 if the policy sets no limit.
 func MaxSnoozes(n int) Option { return func(m *NewMessage) { m.MaxSnoozes = n } }
 
-// MaxCrashes limits how often workers of a group that end or hang may abandon the message: 1 to 1,000,000. The n-th
-// time makes a dead letter with reason "crashes". With a limit, an abandoned delivery does not count as a failed
-// attempt. Default: by policy.
+// MaxCrashes limits how often workers of a group may abandon the message because they end or hang: 1 to 1,000,000. When
+// the message is abandoned for the n-th time, it becomes a dead letter with reason "crashes". If there is a limit, an
+// abandoned delivery does not count as a failed attempt. Default: the policy of the queue.
 func MaxCrashes(n int) Option { return func(m *NewMessage) { m.MaxCrashes = n } }
 
-// HandlerTimeout limits how long the message's handler may take. Then its attempt fails with reason
-// "handler_timeout". Up to ten years. Default: by policy, or else by the worker.
+// HandlerTimeout limits how long the message's handler may take. After that time the attempt fails with reason
+// "handler_timeout". Up to ten years. Default: the policy of the queue, or else WorkerConfig.HandlerTimeout.
 func HandlerTimeout(d time.Duration) Option {
 	return func(m *NewMessage) { m.HandlerTimeout = d }
 }
@@ -169,22 +170,24 @@ func HandlerTimeout(d time.Duration) Option {
 // the server's clock. For a time counted from now use ExpiresIn: this machine's clock may differ from the server's.
 func ExpiresAt(t time.Time) Option { return func(m *NewMessage) { m.Expires = t } }
 
-// ExpiresIn is ExpiresAt with a time counted from now by the server's clock. It takes one more round trip. It must be
+// ExpiresIn is ExpiresAt with a time counted from now by the server's clock. It takes one more round trip. d must be
 // longer than In and Spread together; up to ten years.
 func ExpiresIn(d time.Duration) Option { return func(m *NewMessage) { m.ExpiresIn = d } }
 
-// Dedup refuses further messages with the same ID for d from now, with ErrDuplicate, even after this one was delivered.
+// Dedup refuses further messages with the same ID for the time d from now, with ErrDuplicate, even after this message
+// was delivered. d is up to ten years. It needs WithID.
 func Dedup(d time.Duration) Option { return func(m *NewMessage) { m.Dedup = d } }
 
-// Key serializes messages: those of a queue with the same key are delivered one at a time, in the order of their due
-// times. Other keys do not wait. The next message becomes ready when every group has acknowledged the one before, or
-// when that one was cancelled or dead-lettered. The policy's KeyFailure decides whether it also waits for retries. 1
-// to 256 bytes of UTF-8 without control characters.
+// Key sets the ordering key: messages of a queue with the same ordering key are delivered one at a time, in the order
+// of their due times. Messages with other keys do not wait for them. The next message becomes ready when the message
+// before it was acknowledged by every group, cancelled or dead-lettered. The policy's KeyFailure decides whether the
+// next message also waits for retries. 1 to 256 bytes of UTF-8 without control characters.
 func Key(key string) Option { return func(m *NewMessage) { m.Key = key } }
 
 // Replace replaces the scheduled message that has the same ID: payload, headers and due time. So many changes in a
-// short time leave one message (debounce). If none is scheduled any more, the message is a new one. It needs WithID,
-// and no Dedup. A message with another key is replaced as well: the new one waits for its own key.
+// short time leave one message (debounce). If no message with the ID is scheduled, the message is stored as a new one.
+// Replace needs WithID, and no Dedup. A message with another ordering key is replaced as well; the new message waits
+// behind the messages of its own key.
 func Replace(m *NewMessage) { m.Replace = lua.Replace }
 
 // ReplaceLater is Replace if the new due time is later than that of the scheduled message, else ErrDuplicate.
@@ -193,10 +196,12 @@ func ReplaceLater(m *NewMessage) { m.Replace = lua.ReplaceLater }
 // ReplaceEarlier is Replace if the new due time is earlier than that of the scheduled message, else ErrDuplicate.
 func ReplaceEarlier(m *NewMessage) { m.Replace = lua.ReplaceEarlier }
 
-// Send stores one message. Once it returns nil the message will be delivered at least once to every group of the queue,
-// unless it is cancelled. Errors: ErrInvalid, ErrDuplicate, ErrFull, ErrDenied, ErrUnsupported (the server cannot give
-// the Durability): the message was not stored. ErrNotDurable: it was stored. ErrUnavailable, or the context's error: it
-// may have been stored.
+// Send stores one message. Once it returns nil, the message will be delivered at least once to every group of the
+// queue, unless it is cancelled or dead-lettered.
+//
+// With ErrInvalid, ErrDuplicate, ErrFull, ErrDenied, ErrOldBridge or ErrUnsupported the message was not stored.
+// ErrUnsupported means that the server cannot give the Durability. With ErrNotDurable the message was stored. With
+// ErrUnavailable, or the error of the context, the message may have been stored.
 func (c *Client) Send(ctx context.Context, queue string, m NewMessage) (Receipt, error) {
 	return c.producer.Schedule(ctx, queue, m)
 }
@@ -210,8 +215,8 @@ func (c *Client) Schedule(ctx context.Context, queue string, payload []byte, opt
 	return c.Send(ctx, queue, m)
 }
 
-// SendBatch is Send for many messages. The results are in the order of the messages, one each. The error concerns the
-// whole call: then no message was stored. The batch is not atomic.
+// SendBatch is Send for many messages. It returns one result for each message, in their order. If the error is not nil,
+// no message was stored. The batch is not atomic.
 func (c *Client) SendBatch(ctx context.Context, queue string, messages []NewMessage) ([]Result, error) {
 	return c.producer.ScheduleBatch(ctx, queue, messages)
 }
@@ -221,7 +226,7 @@ func (c *Client) ScheduleBatch(ctx context.Context, queue string, messages []New
 	return c.SendBatch(ctx, queue, messages)
 }
 
-// Close waits for calls in flight; new ones are refused.
+// Close refuses new calls with ErrClosed, and waits for calls in flight.
 func (c *Client) Close() error {
 	c.closed.Store(true)
 	return c.producer.Close()

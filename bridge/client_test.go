@@ -1,6 +1,7 @@
 package bridge_test
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
@@ -13,7 +14,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Reschedule refuses an option other than In and At. Read as In(0), it would deliver the message at once.
+// Reschedule refuses every option but In and At, and does not move the message. If another option were taken for In(0),
+// the message would be delivered at once.
 func TestRescheduleTakesATimeOnly(t *testing.T) {
 	server := redistest.Shared(t)
 	prefix := server.Prefix(t)
@@ -39,11 +41,12 @@ func TestRescheduleTakesATimeOnly(t *testing.T) {
 	}
 	places, err := redistest.Must(admin.New(r, prefix)).Locate(t.Context(), "q", "m")
 	if err != nil || len(places) != 1 || time.Until(places[0].Due) < 50*time.Minute {
-		t.Errorf("it was moved: %+v, %v", places, err)
+		t.Errorf("the message was moved: %+v, %v", places, err)
 	}
 }
 
-// Schedule with options and Send of the same message store the same, and so do both names of the batch.
+// Schedule with options, Send, SendBatch and ScheduleBatch (the former name of SendBatch) store the same for the same
+// message.
 func TestScheduleIsSendWithOptions(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)
@@ -94,6 +97,55 @@ func TestScheduleIsSendWithOptions(t *testing.T) {
 			}
 		}
 	}
+}
+
+// noEnd is an Observer whose BridgeStarted returns nil instead of a function for the end of a bridge.
+type noEnd struct {
+	*tally
+	started func() // called by BridgeStarted
+}
+
+// BridgeStarted implements bridge.Observer.
+func (o noEnd) BridgeStarted(bridge.BridgeView) (ended func()) {
+	o.started()
+	return nil
+}
+
+// An Observer may return nil from BridgeStarted. Regression: a bridge with such an Observer panicked when it stopped.
+func TestAnObserverNeedNotBeToldThatABridgeEnded(t *testing.T) {
+	t.Parallel()
+	server := redistest.Shared(t)
+	r := redistest.Must(bridge.Dial(t.Context(), server.URL()))
+	defer r.Close()
+	ctx, stop := context.WithCancel(t.Context())
+	o := noEnd{&tally{counts: map[bridge.Part]map[bridge.Event]int{}}, stop}
+	b, err := bridge.NewBridge(bridge.Config{Redis: r, Prefix: server.Prefix(t), AnyServer: true, Observer: o})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Run(ctx); err != nil {
+		t.Error(err)
+	}
+}
+
+// closing is a client that counts how often it is closed.
+type closing struct {
+	rueidis.Client
+	closed int
+}
+
+func (c *closing) Close() { c.closed++ }
+
+// Close closes the clients that a Redis has. A program that only sends messages needs no Blocking client. Regression:
+// Close panicked without it.
+func TestCloseClosesTheClientsThereAre(t *testing.T) {
+	t.Parallel()
+	one, other := &closing{}, &closing{}
+	for _, r := range []*bridge.Redis{{}, {Client: one}, {Blocking: other}, {Client: one, Blocking: other}} {
+		r.Close()
+	}
+	redistest.Want(t, "closes of Client", one.closed, 2)
+	redistest.Want(t, "closes of Blocking", other.closed, 2)
 }
 
 // untouchable is a client that panics when it is used.

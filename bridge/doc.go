@@ -1,15 +1,14 @@
 // Package bridge is the API of duestream for programs. A Client schedules messages. A Worker handles them. A Bridge
-// moves due messages into streams and reclaims abandoned deliveries. A process may run any number of each. Nothing else
-// is needed but Redis. Operators use [github.com/duestream/duestream/bridge/admin].
+// moves due messages into streams and reclaims abandoned deliveries. A process may run any number of each. They need
+// only Redis. Operators use [github.com/duestream/duestream/bridge/admin].
 //
 //	r, err := bridge.Dial(ctx, "redis://127.0.0.1:6379")
 //	defer r.Close()
 //	client, err := bridge.NewClient(bridge.ClientConfig{Redis: r})
 //	receipt, err := client.Schedule(ctx, "emails", []byte("hello"), bridge.In(15*time.Minute))
 //
-// This package only wires and renames: most of its types are aliases, whose fields and methods are documented at the
-// type that the comment links to. Packages lua, scheduler and stream, with their subpackages, are the engine. Programs
-// need not import them.
+// Most types of this package are aliases. Their fields and methods are documented at the type to which the comment
+// links. Packages lua, scheduler and stream, with their subpackages, are the engine. Programs need not import them.
 //
 // Each constructor refuses a bad configuration with one error, which has an *InvalidError for each wrong field.
 //

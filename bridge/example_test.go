@@ -324,6 +324,7 @@ func ExampleNewBridge() {
 	// Output: two bridges
 }
 
+// schedule schedules one message.
 func schedule(ctx context.Context, r *bridge.Redis, prefix, queue, payload string, options ...bridge.Option) {
 	client, err := bridge.NewClient(bridge.ClientConfig{Redis: r, Prefix: prefix})
 	check(err)

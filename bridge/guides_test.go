@@ -17,7 +17,7 @@ import (
 // The Go code of docs/guides is in these examples, line by line; TestGuidesGo compares them. Where a reader would wait,
 // the examples move messages to now.
 
-// guide holds what the pages use without saying where it comes from.
+// guide holds the client, the operator and the context that the pages use without declaring them, and a running bridge.
 type guide struct {
 	ctx      context.Context
 	r        *bridge.Redis
@@ -46,6 +46,7 @@ func (g *guide) serve(queue, group string, handler func(context.Context, *bridge
 	g.workers.Go(func() { check(worker.Run(g.ctx)) })
 }
 
+// close stops the workers and the bridge.
 func (g *guide) close() {
 	g.stop()
 	g.workers.Wait()
@@ -379,7 +380,7 @@ func Example_severalGroups() {
 	// audit got a book
 }
 
-// accounts stands for a database: transactions on it are done whole or not at all.
+// accounts stands for a database. A transaction on it takes effect whole or not at all.
 type accounts struct {
 	handled map[string]bool
 	charges int

@@ -2,8 +2,8 @@ package bridge
 
 import "github.com/duestream/duestream/internal/observe"
 
-// Observer receives the events of clients, bridges, workers and operators, as [observe.Observer] says. Any number of
-// them may share one. Package bridge/metrics has an Observer for Prometheus.
+// Observer receives the events of clients, bridges, workers and operators: see [observe.Observer]. Any number of
+// clients, bridges and workers may share one Observer. Package bridge/metrics has an Observer for Prometheus.
 type Observer = observe.Observer
 
 // Series receives the events of a queue or a group: see [observe.Series].
@@ -29,36 +29,36 @@ type BridgeNumbers = observe.Status
 // Event is a kind of event: see [observe.Event].
 type Event = observe.Event
 
-// Kinds of events. A comment "AddTimed: …" says that the event is reported with a duration, and "AddSized: …" with
-// a number; then it says which one.
+// Kinds of events. Most are reported by Add. In the comments, "AddTimed: a duration" means that AddTimed reports the
+// event with this duration, and "AddSized: a number" means that AddSized reports the event with this number.
 const (
 	// of a client
 	EventEnqueued      = observe.Enqueued      // messages stored in one call
 	EventEnqueuedReady = observe.EnqueuedReady // messages among these that became ready at once
 	EventDuplicate     = observe.Duplicate     // messages refused because of their ID
-	EventCancelled     = observe.Cancelled     // messages and retries
-	EventRescheduled   = observe.Rescheduled   // messages and retries
+	EventCancelled     = observe.Cancelled     // messages and retries that were cancelled
+	EventRescheduled   = observe.Rescheduled   // messages and retries that were moved to another due time
 
-	// of a bridge, queue ""
-	EventHeartbeat       = observe.Heartbeat       // a successful one
+	// of a bridge, with queue ""
+	EventHeartbeat       = observe.Heartbeat       // a heartbeat that succeeded
 	EventBridgeReconnect = observe.BridgeReconnect // the first successful heartbeat after an outage
 
 	// of a bridge and a queue
-	EventDrained       = observe.Drained       // AddTimed: the lateness of the oldest of them
+	EventDrained       = observe.Drained       // drained messages; AddTimed: the lateness of the oldest one
 	EventDeadDrained   = observe.DeadDrained   // dead-lettered instead of drained, for example because they had expired
 	EventFreed         = observe.Freed         // entries that every group had acknowledged
-	EventWindowEnded   = observe.WindowEnded   // dedup windows
-	EventOrphanDeleted = observe.OrphanDeleted // bodies without a message
+	EventWindowEnded   = observe.WindowEnded   // dedup windows that ended and were removed
+	EventOrphanDeleted = observe.OrphanDeleted // bodies without a message that were deleted
 
 	// of a bridge and a group
-	EventReclaimed         = observe.Reclaimed         // abandoned deliveries: retried, dead-lettered, skipped, cancelled
+	EventReclaimed         = observe.Reclaimed         // abandoned deliveries that ended, with any outcome
 	EventRetriedVisibility = observe.RetriedVisibility // the retried ones among these
 	EventDeadReclaimed     = observe.DeadReclaimed     // the dead-lettered ones among these
 
 	// of a worker
-	EventDelivered       = observe.Delivered       // given to a worker
+	EventDelivered       = observe.Delivered       // messages given to the worker
 	EventHandling        = observe.Handling        // AddTimed: from the due time to the start of the handler
-	EventHandled         = observe.Handled         // AddTimed: the time of the handler
+	EventHandled         = observe.Handled         // AddTimed: the time that the handler took
 	EventAcknowledged    = observe.Acknowledged    // by a handler that returned nil
 	EventRetriedError    = observe.RetriedError    // retried with the policy's delay
 	EventRetriedAfter    = observe.RetriedAfter    // retried with the handler's delay
@@ -75,9 +75,9 @@ const (
 	EventSnoozed         = observe.Snoozed         // delayed by a handler
 	EventCancelledHeld   = observe.CancelledHeld   // cancelled by a client while the worker held them
 	EventSkipped         = observe.Skipped         // meant for another group
-	EventLost            = observe.Lost            // the entry had left this worker before
+	EventLost            = observe.Lost            // the worker did not hold the entry any more
 	EventUnknown         = observe.Unknown         // the worker was stopped before Redis answered
-	EventStuck           = observe.Stuck           // the dead-letter stream refused it; bridges report it as well
+	EventStuck           = observe.Stuck           // the dead-letter stream refused the entry; bridges report this, too
 	EventSettled         = observe.Settled         // AddTimed: from the return of the handler to the answer of Redis
 	EventAttempts        = observe.Attempts        // AddSized: the attempts that an acknowledged message needed
 

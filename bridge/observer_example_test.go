@@ -13,7 +13,7 @@ import (
 type tally struct {
 	mu     sync.Mutex
 	counts map[bridge.Part]map[bridge.Event]int
-	calls  int // to Redis
+	calls  int // script calls to Redis
 }
 
 // Series implements bridge.Observer.

@@ -19,10 +19,10 @@ const (
 	MissedAll  = recurrence.MissedAll  // all, but at most the last 100
 )
 
-// Values of Recurrence.Overlap. With skip, an occurrence is left out while any group still works on the one before.
+// Values of Recurrence.Overlap, for an occurrence that is due while a group still works on the occurrence before it.
 const (
-	OverlapAllow = recurrence.OverlapAllow // it is not skipped; the default
-	OverlapSkip  = recurrence.OverlapSkip  // it is skipped
+	OverlapAllow = recurrence.OverlapAllow // the occurrence is scheduled; the default
+	OverlapSkip  = recurrence.OverlapSkip  // the occurrence is left out
 )
 
 // RecurrenceState is a recurrence with its next and last occurrences: see [planner.State].
@@ -39,11 +39,11 @@ var (
 	ErrChanged = planner.ErrChanged
 )
 
-// Recur adds a recurrence, or replaces the one with its name. Messages that were planned from the old one and are not
+// Recur adds a recurrence, or replaces the recurrence with its name. Messages of the replaced recurrence that are not
 // yet due are cancelled. When Recur returns, the next occurrence is scheduled, as an ordinary message with the ID
 // <name>@<Unix ms of the occurrence>. A bridge that serves the queue schedules each later occurrence once. After an
-// outage of all bridges it makes up for missed occurrences by Missed. ErrInvalid names every wrong field. Repeating
-// is harmless. Recur does not wait for the Client's Durability.
+// outage of all bridges it makes up for missed occurrences as the field Missed says. ErrInvalid names every wrong
+// field. Recur may be repeated without harm. It does not wait for the Client's Durability.
 //
 // The methods about recurrences need more rights than a producer has: see docs/operations/users.md.
 func (c *Client) Recur(ctx context.Context, r Recurrence) (RecurrenceChange, error) {
@@ -55,34 +55,35 @@ func (c *Client) Recurrences(ctx context.Context, queue string) ([]RecurrenceSta
 	return retry(ctx, c, func(ctx context.Context) ([]RecurrenceState, error) { return c.planner.List(ctx, queue) })
 }
 
-// PauseRecurrence stops a recurrence until it is resumed, and cancels its scheduled messages. ErrNoRecurrence,
-// ErrChanged.
+// PauseRecurrence stops a recurrence until it is resumed, and cancels its scheduled messages. It returns
+// ErrNoRecurrence or ErrChanged.
 func (c *Client) PauseRecurrence(ctx context.Context, queue, name string) error {
-	return c.hold(ctx, queue, name, true)
+	return c.setPaused(ctx, queue, name, true)
 }
 
-// ResumeRecurrence resumes a paused recurrence from now on. Occurrences during the pause are not made up for.
-// ErrNoRecurrence, ErrChanged.
+// ResumeRecurrence resumes a paused recurrence from now on. Occurrences during the pause are not made up for. It
+// returns ErrNoRecurrence or ErrChanged.
 func (c *Client) ResumeRecurrence(ctx context.Context, queue, name string) error {
-	return c.hold(ctx, queue, name, false)
+	return c.setPaused(ctx, queue, name, false)
 }
 
-func (c *Client) hold(ctx context.Context, queue, name string, paused bool) error {
+func (c *Client) setPaused(ctx context.Context, queue, name string, paused bool) error {
 	_, err := retry(ctx, c, func(ctx context.Context) (bool, error) { return c.planner.Pause(ctx, queue, name, paused) })
 	return err
 }
 
-// RemoveRecurrence removes a recurrence and cancels its scheduled messages, but not those of RunRecurrence.
-// ErrNoRecurrence: also when the call is repeated after a lost reply and finds the recurrence gone.
+// RemoveRecurrence removes a recurrence and cancels its scheduled messages, but not messages of RunRecurrence. If a
+// reply is lost, RemoveRecurrence repeats the call, and may then return ErrNoRecurrence although it removed the
+// recurrence.
 func (c *Client) RemoveRecurrence(ctx context.Context, queue, name string) error {
 	_, err := retry(ctx, c, func(ctx context.Context) (int, error) { return c.planner.Remove(ctx, queue, name) })
 	return err
 }
 
 // RunRecurrence schedules a message of a recurrence for now, even if it is paused, with the ID <name>@<Unix ms>-run.
-// With OverlapSkip this message counts as the one before: an occurrence whose time comes before it is settled is
-// skipped. ErrNoRecurrence. After ErrUnavailable the message may have been scheduled; repeating the call schedules
-// another one.
+// With OverlapSkip, occurrences that fall due before this message is settled are skipped. RunRecurrence returns
+// ErrNoRecurrence if there is no such recurrence. After ErrUnavailable the message may have been scheduled; repeating
+// the call schedules another one.
 func (c *Client) RunRecurrence(ctx context.Context, queue, name string) (Receipt, error) {
 	if c.closed.Load() {
 		return Receipt{}, ErrClosed
@@ -91,21 +92,22 @@ func (c *Client) RunRecurrence(ctx context.Context, queue, name string) (Receipt
 	return Receipt{ID: id, Due: due}, err
 }
 
-// retry repeats a call that may run twice, after temporary errors, for at most the Client's RetryTimeout.
+// retry repeats a call after temporary errors, for at most the Client's RetryTimeout. The call must do no harm if it
+// runs twice.
 func retry[T any](ctx context.Context, c *Client, call func(context.Context) (T, error)) (T, error) {
 	pause := 50 * time.Millisecond
 	for began := time.Now(); ; pause = min(2*pause, time.Second) {
-		var none T
+		var zero T
 		if c.closed.Load() {
-			return none, ErrClosed
+			return zero, ErrClosed
 		}
-		got, err := call(ctx)
+		result, err := call(ctx)
 		if !lua.Temporary(err) || ctx.Err() != nil || time.Since(began)+pause > c.retryTimeout {
-			return got, err
+			return result, err
 		}
 		select {
 		case <-ctx.Done():
-			return got, err
+			return result, err
 		case <-time.After(pause):
 		}
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/duestream/duestream/internal/observe"
+	"github.com/duestream/duestream/internal/policy"
 	"github.com/duestream/duestream/lua"
-	"github.com/duestream/duestream/stream"
 )
 
 // Redis holds two clients of the Redis library: one for commands, one for blocking reads. It is safe for concurrent
@@ -27,16 +27,16 @@ type Redis struct {
 	connect *rueidis.ClientOption // the options that Dial used; nil when Dial did not make the clients
 
 	mu       sync.Mutex
-	policies map[string]*stream.PolicyReader // by prefix; shared by all Workers
+	policies map[string]*policy.Reader // by prefix; shared by all Workers
 }
 
 // Connect returns the options that Dial connected with, for a caller that opens its own connection. It is nil if Dial
 // did not make the clients. The caller must not change it.
 func (r *Redis) Connect() *rueidis.ClientOption { return r.connect }
 
-// policyReader returns the PolicyReader of a prefix. It keeps the defaults as long as r exists, so that a new worker
-// knows the defaults that an earlier one has read. Without an r it returns nil.
-func (r *Redis) policyReader(prefix string) *stream.PolicyReader {
+// policyReader returns the reader of policies of a prefix. The reader keeps the defaults as long as r exists, so a new
+// worker knows the defaults that an earlier one has read. If r is nil, it returns nil.
+func (r *Redis) policyReader(prefix string) *policy.Reader {
 	if r == nil {
 		return nil
 	}
@@ -44,15 +44,15 @@ func (r *Redis) policyReader(prefix string) *stream.PolicyReader {
 	defer r.mu.Unlock()
 	if r.policies[prefix] == nil {
 		if r.policies == nil {
-			r.policies = map[string]*stream.PolicyReader{}
+			r.policies = map[string]*policy.Reader{}
 		}
-		r.policies[prefix] = stream.NewPolicyReader(prefix)
+		r.policies[prefix] = policy.NewReader(prefix)
 	}
 	return r.policies[prefix]
 }
 
-// observed returns both clients, which report their calls to an Observer if there is one. A missing client is nil; so
-// are both if there is no r.
+// observed returns both clients. If there is an Observer, they report their calls to it. A client that is missing is
+// nil; if r is nil, both are.
 func (r *Redis) observed(o Observer) (client, blocking rueidis.Client) {
 	if r == nil {
 		return nil, nil
@@ -68,22 +68,26 @@ func (r *Redis) observed(o Observer) (client, blocking rueidis.Client) {
 
 // Close closes both clients.
 func (r *Redis) Close() {
-	r.Blocking.Close()
-	r.Client.Close()
+	if r.Blocking != nil {
+		r.Blocking.Close()
+	}
+	if r.Client != nil {
+		r.Client.Close()
+	}
 }
 
-// Dial connects to the server, Sentinel or cluster of a URL. It fails if none answers; DialWait waits instead.
+// Dial connects to the server, Sentinel or cluster of a URL. If no server answers, it fails; DialWait waits instead.
 //
 //	redis://user:password@host:6379/0             one server, or any node of a cluster; also valkey://, unix:///path
-//	redis://host-1:6379?addr=host-2:6379          more nodes of a cluster, for when the first is away
-//	redis://host-1:26379?master_set=main          Sentinel; user and password are those of the servers behind it
-//	   &sentinel_user=u&sentinel_password=p       those of the sentinels
-//	rediss://host:6380                            TLS, on every connection; each server must prove the name it is called by
-//	   ?ca=file&cert=file&key=file                trust this CA, instead of those of the system; show this certificate
-//	   &server_name=name                          expect this name of every server
+//	redis://host-1:6379?addr=host-2:6379          a further node of a cluster, used if the first is unavailable
+//	redis://host-1:26379?master_set=main          Sentinel; user and password in the URL are for the Redis servers
+//	   &sentinel_user=u&sentinel_password=p       user and password for the sentinels
+//	rediss://host:6380                            TLS; each server's certificate must have the host name of its address
+//	   ?ca=file&cert=file&key=file                trust only this CA, not those of the system; send this certificate
+//	   &server_name=name                          the certificate of every server must have this name instead
 //
-// The functions in with change further settings of both clients. Dial overrides DisableCache, ConnLifetime,
-// Dialer.KeepAlive and AlwaysPipelining afterwards. Errors: ErrInvalid for the URL and its files, ErrUnavailable,
+// The functions in with change further settings of both clients. After them Dial sets DisableCache, ConnLifetime,
+// Dialer.KeepAlive and AlwaysPipelining itself. Errors: ErrInvalid for the URL and its files, ErrUnavailable,
 // ErrDenied, ErrUntrusted.
 func Dial(ctx context.Context, url string, with ...func(*rueidis.ClientOption)) (*Redis, error) {
 	opt, err := parseURL(url)
@@ -93,8 +97,8 @@ func Dial(ctx context.Context, url string, with ...func(*rueidis.ClientOption)) 
 	for _, set := range with {
 		set(&opt)
 	}
-	opt.DisableCache = true // without it every connection needs CLIENT TRACKING, and a permission for it
-	opt.ConnLifetime = 0    // an expiring connection would send scripts twice
+	opt.DisableCache = true // otherwise every connection sends CLIENT TRACKING, and needs a permission for it
+	opt.ConnLifetime = 0    // no limit, because a connection that expires would send scripts twice
 	// The client library pings every idle connection at this interval. Calls have deadlines of their own, so pings
 	// may be rare: idle should cost nothing.
 	opt.Dialer.KeepAlive = time.Minute

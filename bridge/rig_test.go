@@ -12,7 +12,8 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-// begin connects an example to a server, with a prefix of its own, and runs a bridge until end is called.
+// begin connects an example to a server, with a prefix of its own, and runs a bridge until end is called. end also
+// closes the connection.
 func begin() (ctx context.Context, r *bridge.Redis, prefix string, end func()) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	url, prefix, giveBack := redistest.Lend()
@@ -40,7 +41,7 @@ func check(err error) {
 	}
 }
 
-// until waits for a condition, and gives up after a minute.
+// until waits for a condition, and panics after a minute.
 func until(condition func() bool) {
 	for deadline := time.Now().Add(time.Minute); !condition(); {
 		if time.Now().After(deadline) {

@@ -16,7 +16,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Parameters that a URL may have. The first ones are those of the client library, which ignores unknown parameters.
+// parameters are the parameters that a URL may have: first those of the client library, then our own. The library would
+// ignore unknown parameters.
 var parameters = []string{
 	"addr", "db", "dial_timeout", "write_timeout", "protocol", "client_cache", "max_retries", "client_name",
 	"master_set", "skip_verify",
@@ -25,9 +26,9 @@ var parameters = []string{
 
 // Parameters of our own.
 const (
-	paramCA               = "ca"          // file: authorities that sign server certificates; default: the system's
-	paramCert             = "cert"        // file: the client's certificate
-	paramKey              = "key"         // file: its private key
+	paramCA               = "ca"          // file with authorities that sign server certificates; default: the system's
+	paramCert             = "cert"        // file with the client's certificate
+	paramKey              = "key"         // file with the private key of the client's certificate
 	paramServerName       = "server_name" // name in every server's certificate; default: the host that we connect to
 	paramSentinelUser     = "sentinel_user"
 	paramSentinelPassword = "sentinel_password"
@@ -112,15 +113,15 @@ var passwordParam = regexp.MustCompile(`(?i)([?&][^=&]*pas[^=&]*=)[^&]*`)
 
 var schemePart = regexp.MustCompile(`^[a-z]*://`)
 
-// Redact returns a URL for logs and errors: without user and password, and without those of the sentinels. It also
-// redacts a URL with a missing or misspelt scheme, because the error about the scheme shows the URL.
+// Redact returns a URL without users and passwords, for logs and errors. It also redacts a URL with a missing or
+// misspelt scheme, because the error about the scheme shows the URL.
 func Redact(text string) string {
 	scheme := schemePart.FindString(text)
 	rest := text[len(scheme):]
 	masked := passwordParam.ReplaceAllString(rest, "${1}…")
 	if i := strings.LastIndex(masked, "@"); i >= 0 {
 		masked = "…@" + masked[i+1:]
-	} else if strings.Contains(rest, "@") { // the @ may be part of the password: the host cannot be told from it
+	} else if strings.Contains(rest, "@") { // the @ was in a parameter, and may separate a password from the host
 		masked = "…"
 	}
 	return scheme + masked

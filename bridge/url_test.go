@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// The passwords of a URL of any form do not get into logs and errors.
+// Redact hides every password in a URL: that before the @, and that of a parameter. If a part of a URL cannot be told
+// from a password, Redact hides it too.
 func TestRedactHidesPasswords(t *testing.T) {
 	t.Parallel()
 	for url, want := range map[string]string{

@@ -20,15 +20,15 @@ type Settlement = stream.Settlement
 // Settlements. Of all workers that ever held an entry for a group, at most one gets one of the first seven.
 const (
 	Acknowledged = stream.Acknowledged // the handler returned nil: done for this group
-	Retried      = stream.Retried      // scheduled for another attempt
-	Dead         = stream.Dead         // dead-lettered
-	Released     = stream.Released     // scheduled again at once, with the same attempt
-	Snoozed      = stream.Snoozed      // scheduled again after a delay, with the same attempt
-	Skipped      = stream.Skipped      // meant for another group: acknowledged without a handler
-	Cancelled    = stream.Cancelled    // the message was cancelled meanwhile: done for this group
-	Lost         = stream.Lost         // the entry had left this worker before; the handler's result has no effect
+	Retried      = stream.Retried      // the message is scheduled for another attempt
+	Dead         = stream.Dead         // the message is a dead letter
+	Released     = stream.Released     // the message is scheduled again at once, with the same attempt
+	Snoozed      = stream.Snoozed      // the message is scheduled again after a delay, with the same attempt
+	Skipped      = stream.Skipped      // the entry was for another group: acknowledged without a handler
+	Cancelled    = stream.Cancelled    // the message was cancelled meanwhile: it is done for this group
+	Lost         = stream.Lost         // the worker did not hold the entry any more; the handler's result has no effect
 	Unknown      = stream.Unknown      // the worker was stopped before Redis answered, or a reply was lost
-	Stuck        = stream.Stuck        // the dead-letter stream refused it: it stays pending, and is reclaimed later
+	Stuck        = stream.Stuck        // the dead-letter stream refused the entry: it stays pending, and is reclaimed
 )
 
 // WorkerStats counts the settlements of a worker since it was made: see [stream.WorkerStats].
@@ -74,55 +74,61 @@ type WorkerQueue = stream.WorkerQueue
 // the retries are not set here: they belong to the policy of the queue, which is stored in Redis.
 type WorkerConfig struct {
 	Redis  *Redis
-	Prefix string // of all keys; default "duestream"
+	Prefix string // prefix of all Redis keys; default "duestream"
 	Queue  string
-	// Queues, instead of Queue, are several queues that share the slots. While more than one has a backlog, each gets
-	// deliveries by its weight. A queue without a backlog leaves its share to the others. Give at least two slots for
-	// each partition of these queues: with fewer it takes up to 100 ms to notice a message.
+	// Queues replaces Queue if the worker serves several queues. They share the slots. While more than one queue has a
+	// backlog, each gets deliveries by its weight. A queue without a backlog leaves its share to the others. Set
+	// Concurrency to at least two for each partition of these queues. With less, the worker may take up to 100 ms to
+	// notice a message.
 	Queues []WorkerQueue
-	// Strict serves Queues in their order: a queue is read only while no queue before it has a backlog. So a queue
-	// gets nothing for as long as those before it are never empty. A queue that cannot be read counts as empty. A
-	// message that a later queue is given while it waits with a free slot is handled, and not interrupted.
+	// Strict serves Queues in their order: a queue is read only while no queue before it has a backlog. So a queue gets
+	// no deliveries while a queue before it always has a backlog. A queue that cannot be read counts as empty. When a
+	// queue gets a message, handlers of later queues are not interrupted.
 	Strict   bool
 	Group    string // created at the beginning of the queue's streams if it does not exist
-	Consumer string // unique among live workers; default: host, process, random
+	Consumer string // unique among live workers; default: host, process ID and a random part
 	Handler  Handler
 
 	// Settled is called when a delivery has ended. It must not block; nil = no call.
 	Settled func(*Message, Settlement)
-	// Retried is called when a delivery is to be retried, with the delay and the error. It must not block; nil = no
-	// call.
+	// Retried is called when a delivery will be retried, with the delay and the text of the error. It must not block;
+	// nil = no call.
 	Retried func(m *Message, delay time.Duration, err string)
 
-	// Admit is called before each read and returns how many messages may be read now, at most limit: for a rate limit
-	// of the worker's own, say. It blocks until it can admit one, and returns 0 when ctx ends. Messages that are not
-	// admitted stay ready for others; no attempt is counted. With several partitions or queues it is called
-	// concurrently. It is not called for messages that this worker reads again after a broken connection. An error of
-	// Admit is handled like an error of the read. nil = no limit.
+	// Admit is called before each read and returns how many messages may be read now, at most limit. It can enforce a
+	// rate limit of this worker, for example. Admit blocks until it can admit one message, and returns 0 when ctx ends.
+	// Messages that are not admitted stay ready for other workers, and no attempt is counted. With several partitions
+	// or queues Admit is called concurrently. It is not called for messages that this worker reads again after a broken
+	// connection. An error of Admit is handled like an error of the read. nil = no limit.
 	Admit func(ctx context.Context, limit int) (int, error)
 
-	// Concurrency is how many handlers run at once, for all queues together; each holds one message. Default 16.
+	// Concurrency is the number of slots: how many handlers run at once, for all queues together. Each handler holds
+	// one message. Default 16.
 	Concurrency int
-	// ShutdownTimeout is how long handlers may go on after Run's context is cancelled. Default 20s; negative = no time.
+	// ShutdownTimeout is how long handlers may go on after Run's context is cancelled. After that time Run cancels the
+	// contexts of the handlers. Default 20s; negative = no time.
 	ShutdownTimeout time.Duration
-	// CancelGrace is how long Run then waits for handlers whose context it has cancelled. Default 2s.
+	// CancelGrace is how long Run waits, after ShutdownTimeout, for handlers whose context it has cancelled. Default
+	// 2s.
 	CancelGrace time.Duration
 
 	// HandlerTimeout is how long a handler may take if neither its message nor the policy of its queue sets a limit
 	// (handler_timeout_ms). With the policy an operator can change the limit without a new release of the program.
-	// When the time is up the handler's context is cancelled with ErrHandlerTimeout, and the attempt fails with
-	// reason "handler_timeout", unless the handler returns nil all the same. Default 0: no limit. Then a handler that
-	// hangs keeps its message, its slot and its key for ever. A handler that ignores its context when its delivery is
-	// lost or its message is cancelled keeps its slot until it returns, or until the limit and AbandonAfter have
-	// passed. So set a limit if handlers may hang.
+	// After this time the handler's context is cancelled with ErrHandlerTimeout. The attempt then fails with reason
+	// "handler_timeout", unless the handler returns nil all the same.
+	//
+	// Default 0: no limit. Without a limit, a handler that hangs keeps its message, its slot and its ordering key for
+	// ever. If the delivery is lost or the message is cancelled, and the handler ignores its context, it keeps its slot
+	// until it returns, or until the limit and AbandonAfter have passed. So set a limit if handlers may hang.
 	HandlerTimeout time.Duration
-	// AbandonAfter is how long a handler may ignore its context after HandlerTimeout. Then it is abandoned: the
-	// delivery is settled as failed, and its slot goes to another message. The handler's goroutine lives on. Its side
-	// effects may overlap with the next attempt, or with the next message of the same key. The log shows its stack.
-	// Default 10s.
+	// AbandonAfter is how long a handler may ignore its context after HandlerTimeout. After that time the worker
+	// abandons the handler: it settles the delivery as failed, and gives the slot to another message. The handler's
+	// goroutine still runs. Its side effects may overlap with the next attempt, or with the next message of the same
+	// ordering key. The log shows its stack. Default 10s.
 	AbandonAfter time.Duration
-	// MaxAbandoned is how many abandoned handlers may run beside those with slots. Further ones keep their slots, and
-	// Alive and Ready return an error: restart the process. Default: Concurrency, at least 8. Negative: none.
+	// MaxAbandoned is how many abandoned handlers may run in addition to the handlers that have slots. Any further
+	// handler that ignores its context keeps its slot, and Alive and Ready return an error, so that the process is
+	// restarted. Default: Concurrency, at least 8. Negative = no handler is abandoned.
 	MaxAbandoned int
 
 	Observer Observer     // gets events and durations of deliveries; nil = none
@@ -147,8 +153,9 @@ func NewWorker(cfg WorkerConfig) (*Worker, error) {
 	})
 }
 
-// CreateGroup creates a consumer group at the beginning of a queue's streams, in all partitions, unless it exists. A
-// worker does so by itself. Call it if the group must get every message from now on, before its first worker runs.
+// CreateGroup creates a consumer group at the beginning of a queue's streams, in all partitions, unless the group
+// exists. A worker also creates its group. Call CreateGroup if the group must get every message from now on although
+// its first worker starts later.
 func CreateGroup(ctx context.Context, r *Redis, prefix, queue, group string) (created bool, err error) {
 	return stream.EnsureGroup(ctx, r.Client, withPrefix(prefix), queue, group)
 }

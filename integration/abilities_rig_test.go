@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"strings"
 	"sync"
 	"testing"
@@ -17,28 +16,33 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// asUser is one ability of the table in docs/operations/users.md, on one server: a user with the rights of its row, and
-// a queue that uses every feature.
+// asUser is the fixture for one ability in the table of abilities in docs/operations/users.md: a Redis user with the
+// rights of the ability's row, and a queue with a history, a rate, a ready limit and four partitions. Its methods work
+// as this user, unless they say that they work as an administrator.
 type asUser struct {
 	*guests
 	t      *testing.T
-	user   string // name of the user in the document
-	also   string // beginning of a further row whose rights it has
-	login  string
+	user   string        // name of the user in the document
+	also   string        // the user also has the rights of the row of "Also needed" whose purpose begins so; "" if none
+	login  string        // name of the user on the server
 	redis  *bridge.Redis // connection of the user
 	admin  *bridge.Redis // connection of an administrator
 	op     *admin.Admin  // handle of that administrator
 	queue  string
 	binary string // path of the duestream command
 
-	optional []string // commands that the user does not need
+	optional []string // commands that may be denied to the user, because it works without them
+	workers  []func() // each stops a worker
 }
 
 const abilityGroup = "mailer"
 
-// served runs the bridge that all abilities on a server need, as its documented user. It returns an administrator's
-// connection.
-func (g *guests) served(t *testing.T) *bridge.Redis {
+// grownCounts are the partition counts of each queue: it had one partition, and has four now.
+var grownCounts = lua.Counts{1, 4}
+
+// runSharedBridge runs the bridge that serves the queues of all abilities on a server, as the documented user "bridge".
+// It returns an administrator's connection.
+func (g *guests) runSharedBridge(t *testing.T) *bridge.Redis {
 	t.Helper()
 	s := &stack{t: t}
 	b, err := bridge.NewBridge(bridge.Config{Redis: g.dial("bridge"), Prefix: g.prefix, AnyServer: true, Defaults: quick()})
@@ -49,9 +53,9 @@ func (g *guests) served(t *testing.T) *bridge.Redis {
 	return s.dial(g.server.URL())
 }
 
-// as creates a user with the rights of a row, and a queue for it: with a history, a rate, a ready limit and four
-// partitions.
-func (g *guests) as(t *testing.T, user, also, login string, administrator *bridge.Redis) *asUser {
+// newUser creates the fixture for one ability. The user has the rights of the documented user, and those of the row of
+// the table "Also needed" whose purpose begins with also. Its name on the server is login.
+func (g *guests) newUser(t *testing.T, user, also, login string, administrator *bridge.Redis) *asUser {
 	t.Helper()
 	text, err := os.ReadFile("../docs/operations/users.md")
 	if err != nil {
@@ -62,7 +66,7 @@ func (g *guests) as(t *testing.T, user, also, login string, administrator *bridg
 	if also != "" {
 		rights := acl.Also(own, also)
 		if len(rights) == 0 {
-			t.Fatalf("no row of what is also needed begins with %q", also)
+			t.Fatalf("no row of the table %q has a purpose that begins with %q", "Also needed", also)
 		}
 		line = append(line, rights...)
 	}
@@ -79,7 +83,7 @@ func (g *guests) as(t *testing.T, user, also, login string, administrator *bridg
 	a.redis = s.dial(a.url())
 	a.settings(a.queue)
 	if _, err := lua.RegisterCounts(t.Context(), administrator.Client, lua.NewGlobals(g.prefix),
-		map[string]lua.Counts{a.queue: {1, 4}}); err != nil {
+		map[string]lua.Counts{a.queue: grownCounts}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := bridge.CreateGroup(t.Context(), administrator, g.prefix, a.queue, abilityGroup); err != nil {
@@ -88,6 +92,7 @@ func (g *guests) as(t *testing.T, user, also, login string, administrator *bridg
 	return a
 }
 
+// settings writes a history, a rate and a ready limit into the queue's policy.
 func (a *asUser) settings(queue string) {
 	a.t.Helper()
 	history, rate, limit := 1000, bridge.Rate("1000/s"), 10_000
@@ -98,7 +103,7 @@ func (a *asUser) settings(queue string) {
 }
 
 func (a *asUser) url() string {
-	password := a.users[a.user].password
+	password := a.users[a.user].Password
 	return strings.Replace(a.server.URL(), "redis://", "redis://"+a.login+":"+password+"@", 1)
 }
 
@@ -120,7 +125,7 @@ func (a *asUser) keys(id string) lua.Keys {
 	if id == "" {
 		return lua.NewKeys(a.prefix, a.queue)
 	}
-	return lua.NewKeys(a.prefix, lua.PartitionName(a.queue, lua.Counts{1, 4}.Of(id)))
+	return lua.NewKeys(a.prefix, lua.PartitionName(a.queue, grownCounts.Of(id)))
 }
 
 func (a *asUser) must(err error) {
@@ -155,6 +160,7 @@ func (a *asUser) feedLater(id string, options ...bridge.Option) {
 	a.must(err)
 }
 
+// manyNames returns the IDs m0 to m<n-1>.
 func manyNames(n int) (names []string) {
 	for i := range n {
 		names = append(names, fmt.Sprint("m", i))
@@ -174,7 +180,7 @@ func (a *asUser) eventually(f func() (bool, string)) {
 }
 
 // partitions returns the names of the queue's partitions.
-func (a *asUser) partitions() []string { return lua.Counts{1, 4}.Names(a.queue) }
+func (a *asUser) partitions() []string { return grownCounts.Names(a.queue) }
 
 // total adds up the replies of a command for a key of each partition.
 func (a *asUser) total(command string, key func(lua.Keys) string) (n int64) {
@@ -184,8 +190,8 @@ func (a *asUser) total(command string, key func(lua.Keys) string) (n int64) {
 	return n
 }
 
-// nothingLeft waits until the queue holds no scheduled message, no entry and no dead letter.
-func (a *asUser) nothingLeft() {
+// awaitEmpty waits until the queue holds no scheduled message, no entry and no dead letter.
+func (a *asUser) awaitEmpty() {
 	a.t.Helper()
 	a.eventually(func() (bool, string) {
 		due := a.total("ZCARD", func(k lua.Keys) string { return k.Due })
@@ -195,8 +201,9 @@ func (a *asUser) nothingLeft() {
 	})
 }
 
-// handled runs a worker with the given connection, and returns the channel of the IDs that it handles.
-func (a *asUser) handled(r *bridge.Redis, handle func(*bridge.Message) error) <-chan string {
+// startWorker runs a worker with the given connection. It returns a channel that gets the ID of each message that
+// handle accepts; nil accepts all.
+func (a *asUser) startWorker(r *bridge.Redis, handle func(*bridge.Message) error) <-chan string {
 	a.t.Helper()
 	ids := make(chan string, 1000)
 	w, err := bridge.NewWorker(bridge.WorkerConfig{
@@ -211,21 +218,33 @@ func (a *asUser) handled(r *bridge.Redis, handle func(*bridge.Message) error) <-
 			return nil
 		}})
 	a.must(err)
-	(&stack{t: a.t}).run("worker", w.Run)
+	a.workers = append(a.workers, (&stack{t: a.t}).run("worker", w.Run))
 	return ids
 }
 
-// work runs a worker with the user's connection.
+// work does the same as startWorker, with the user's connection.
 func (a *asUser) work(handle func(*bridge.Message) error) <-chan string {
-	return a.handled(a.redis, handle)
+	return a.startWorker(a.redis, handle)
 }
 
-// delivered waits until a worker of an administrator has handled the messages.
-func (a *asUser) delivered(ids ...string) {
+// noConsumerLeft checks that workers have deleted their consumers when they stopped.
+func (a *asUser) noConsumerLeft() {
 	a.t.Helper()
-	a.await(a.handled(a.admin, nil), ids...)
+	for _, partition := range a.partitions() {
+		left, err := a.do("XINFO", "CONSUMERS", lua.NewKeys(a.prefix, partition).Stream, abilityGroup).ToArray()
+		if err != nil || len(left) > 0 {
+			a.t.Errorf("%s: %d consumers are left (%v)", partition, len(left), err)
+		}
+	}
 }
 
+// awaitDelivered runs a worker as an administrator, and waits until it has handled these messages.
+func (a *asUser) awaitDelivered(ids ...string) {
+	a.t.Helper()
+	a.await(a.startWorker(a.admin, nil), ids...)
+}
+
+// await waits until these IDs have come from a channel of startWorker. Other IDs may come too.
 func (a *asUser) await(got <-chan string, ids ...string) {
 	a.t.Helper()
 	left := map[string]bool{}
@@ -242,7 +261,8 @@ func (a *asUser) await(got <-chan string, ids ...string) {
 	}
 }
 
-// failOnce returns a maker of handlers that fail the first delivery of each message.
+// failOnce returns a function that makes handlers. A handler fails a message with the given error unless a handler of
+// the same function has seen the message before.
 func failOnce() func(error) func(*bridge.Message) error {
 	var mu sync.Mutex
 	seen := map[string]bool{}
@@ -259,16 +279,12 @@ func failOnce() func(error) func(*bridge.Message) error {
 	}
 }
 
-// command runs the duestream command as the user.
+// command runs the duestream command as the user. The command must succeed. It returns the output.
 func (a *asUser) command(args ...string) string {
 	a.t.Helper()
-	cmd := exec.Command(a.binary, args...)
-	cmd.Env = append(os.Environ(), "DUESTREAM_REDIS_URL="+a.url(), "DUESTREAM_PREFIX="+a.prefix)
-	var problems strings.Builder
-	cmd.Stderr = &problems
-	out, err := cmd.Output()
-	if err != nil {
-		a.t.Fatalf("%s as %s: %v\n%s%s", strings.Join(args, " "), a.user, err, out, problems.String())
+	r := runCommand(a.t, a.url(), a.prefix, a.binary, "", args...)
+	if r.code != 0 {
+		a.t.Fatalf("%s as %s: exit code %d\n%s%s", strings.Join(args, " "), a.user, r.code, r.out, r.complaints)
 	}
-	return string(out)
+	return r.out
 }

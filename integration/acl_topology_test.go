@@ -13,7 +13,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// alsoNeeded returns additional rights from docs/operations/users.md: those in the first group of the pattern.
+// alsoNeeded returns additional rights from docs/operations/users.md: the words that the first group of the pattern
+// matches.
 func alsoNeeded(t *testing.T, pattern string) []string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "docs", "operations", "users.md"))
@@ -34,14 +35,16 @@ func TestUsersNeedWhatIsDocumentedForTheTopology(t *testing.T) {
 	create := func(t *testing.T, servers []*redistest.Server, also []string) {
 		for _, server := range servers {
 			for _, name := range []string{"producer", "worker", "bridge"} {
-				server.Do(t, append(strings.Fields(users[name].command), also...)...)
+				server.Do(t, append(strings.Fields(users[name].Line), also...)...)
 			}
 		}
 	}
+	// work runs a bridge, a producer and workers, each as its documented user, and waits until a message in each of
+	// four queues is handled. Four queues make it likely that several masters of a cluster are used.
 	work := func(t *testing.T, url string) {
 		s := &stack{t: t}
 		as := func(name string) *bridge.Redis {
-			return s.dial(strings.Replace(url, "redis://", "redis://"+name+":"+users[name].password+"@", 1))
+			return s.dial(strings.Replace(url, "redis://", "redis://"+name+":"+users[name].Password+"@", 1))
 		}
 		b, err := bridge.NewBridge(bridge.Config{Redis: as("bridge")})
 		if err != nil {
@@ -91,6 +94,7 @@ func TestUsersNeedWhatIsDocumentedForTheTopology(t *testing.T) {
 	})
 }
 
+// tell returns a handler that sends the ID of each message to a channel.
 func tell(handled chan<- string) bridge.Handler {
 	return func(_ context.Context, m *bridge.Message) error { handled <- m.ID; return nil }
 }

@@ -13,8 +13,9 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// The benchmarks of this file measure the product beside its floors, in the same run on a server of their own. They
-// run the scenarios of package bench at full size; each scenario is documented there. One run of each:
+// The benchmarks of this file run the scenarios of package bench at full size, each on a server of its own. A scenario
+// measures duestream and, in the same run, its floor: what the server does at best without duestream. Package bench
+// documents each scenario. One run of two of them:
 //
 //	go test ./integration -run '^$' -bench 'Deliver|Enqueue' -benchtime 1x -timeout 30m -v
 
@@ -63,22 +64,22 @@ func deliverBehind(backlog int) func(bench.Config) bench.DeliverConfig {
 	}
 }
 
-// BenchmarkEnqueue measures how fast messages are taken: from one caller, from 64 and 256 callers, and in batches of
-// 100.
+// BenchmarkEnqueue measures how many messages a second are scheduled: by one caller, by 64 and 256 callers, and in
+// batches of 100.
 func BenchmarkEnqueue(b *testing.B) { measure(b, redistest.Own(b), bench.Enqueue, enqueueBehind(0)) }
 
 // BenchmarkDeliver measures how fast 200,000 due messages are delivered, with one bridge and one worker.
 func BenchmarkDeliver(b *testing.B) { measure(b, redistest.Own(b), bench.Deliver, deliverBehind(0)) }
 
-// BenchmarkBacklog measures both again with a backlog of a million messages that are not due.
+// BenchmarkBacklog repeats BenchmarkEnqueue and BenchmarkDeliver in a queue with a million messages that are not due.
 func BenchmarkBacklog(b *testing.B) {
 	const backlog = 1_000_000
 	b.Run("enqueue", func(b *testing.B) { measure(b, redistest.Own(b), bench.Enqueue, enqueueBehind(backlog)) })
 	b.Run("deliver", func(b *testing.B) { measure(b, redistest.Own(b), bench.Deliver, deliverBehind(backlog)) })
 }
 
-// BenchmarkLateness measures the lateness of messages at 1,000 and at 20,000 a second, for 15 seconds. The
-// append-only file is on and never rewritten. Its floor is the delay that the file alone causes.
+// BenchmarkLateness measures the lateness of messages at 1,000 and at 20,000 a second, for 15 seconds. The server has
+// an append-only file that is never rewritten. The floor is the delay that this file alone causes.
 func BenchmarkLateness(b *testing.B) {
 	for _, rate := range []int{1000, 20_000} {
 		b.Run(fmt.Sprintf("rate=%d", rate), func(b *testing.B) {
@@ -91,8 +92,8 @@ func BenchmarkLateness(b *testing.B) {
 	}
 }
 
-// BenchmarkTrip measures the server's work per message from schedule to acknowledgement, at 1 to 10,000 messages a
-// second.
+// BenchmarkTrip measures how much the server works for one message, from the schedule to the acknowledgement, at 1 to
+// 10,000 messages a second.
 func BenchmarkTrip(b *testing.B) {
 	measure(b, redistest.Own(b), bench.Trip, func(c bench.Config) bench.TripConfig { return bench.TripConfig{Config: c} })
 }
@@ -118,7 +119,8 @@ func BenchmarkRetry(b *testing.B) {
 	measure(b, redistest.Own(b), bench.Retry, func(c bench.Config) bench.RetryConfig { return bench.RetryConfig{Config: c} })
 }
 
-// withoutSlowLog turns off the slow log: on a busy machine, its arguments are most of the memory that is left.
+// withoutSlowLog turns off the slow log. On a busy machine, the log keeps the arguments of slow commands, which would
+// be most of the memory that a benchmark sees in use at its end.
 var withoutSlowLog = []string{"--slowlog-log-slower-than", "-1"}
 
 // BenchmarkHeld measures the cost of one held entry while a million messages pass through two groups.

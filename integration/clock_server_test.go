@@ -3,7 +3,6 @@ package integration
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -14,19 +13,17 @@ import (
 
 // serverNow returns the time of the server's clock, in Unix ms.
 func (s *stack) serverNow() int64 {
-	parts, err := s.raw("TIME").AsStrSlice()
-	if err != nil || len(parts) != 2 {
-		s.t.Errorf("TIME: %v, %v", parts, err)
+	now, err := s.raw("TIME").AsIntSlice()
+	if err != nil || len(now) != 2 {
+		s.t.Errorf("TIME: %v, %v", now, err)
 		return 0
 	}
-	sec, _ := strconv.ParseInt(parts[0], 10, 64)
-	usec, _ := strconv.ParseInt(parts[1], 10, 64)
-	return sec*1000 + usec/1000
+	return now[0]*1000 + now[1]/1000
 }
 
-// punctual runs a worker that asks for the server's time when a message arrives. Entry IDs never decrease, so after a
-// step back they would hide an early message.
-func (s *stack) punctual(concurrency int, handle bridge.Handler) *bridge.Worker {
+// punctualWorker runs a worker of group g that records deliveries with the server's time when a message arrives. Entry
+// IDs would not do: they never decrease, so after a step back of the clock they would hide an early message.
+func (s *stack) punctualWorker(concurrency int, handle bridge.Handler) *bridge.Worker {
 	s.t.Helper()
 	w, err := bridge.NewWorker(bridge.WorkerConfig{
 		Redis: s.redis, Prefix: s.prefix, Queue: s.queue, Group: "g", Concurrency: concurrency, Logger: s.log,
@@ -45,7 +42,8 @@ func (s *stack) punctual(concurrency int, handle bridge.Handler) *bridge.Worker 
 	return w
 }
 
-func (s *stack) alive() int64 { return s.number("ZCARD", s.prefix+":bridges") }
+// liveBridges returns how many bridges have sent a heartbeat lately.
+func (s *stack) liveBridges() int64 { return s.number("ZCARD", s.prefix+":bridges") }
 
 // requestsIn returns the requests per second that an idle server gets, measured for d.
 func requestsIn(m *redistest.Monitor, d time.Duration) float64 {
@@ -67,7 +65,7 @@ func TestServerClockJumpsBackAndForthAgain(t *testing.T) {
 	s.bridge(quick())
 	release := make(chan struct{})
 	var held atomic.Int32
-	w := s.punctual(10, func(ctx context.Context, m *bridge.Message) error {
+	w := s.punctualWorker(10, func(ctx context.Context, m *bridge.Message) error {
 		if len(m.ID) > 4 && m.ID[:4] == "held" {
 			held.Add(1)
 			select {
@@ -77,27 +75,28 @@ func TestServerClockJumpsBackAndForthAgain(t *testing.T) {
 		}
 		return nil
 	})
-	s.schedule(3, "held-", within(0))
+	s.schedule(3, "held-", spreadOver(0))
 	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
-		return held.Load() == 3 && s.alive() == 2,
-			fmt.Sprint(held.Load(), s.alive())
+		return held.Load() == 3 && s.liveBridges() == 2,
+			fmt.Sprint(held.Load(), s.liveBridges())
 	})
+	// due an hour and a second after the step back
 	s.schedule(20, "second-", func(int) time.Duration { return time.Second })
 
 	clock.Step(-time.Hour)
-	s.schedule(20, "now-", within(300*time.Millisecond))
+	s.schedule(20, "now-", spreadOver(300*time.Millisecond))
 	redistest.Eventually(t, 20*time.Second, func() (bool, string) {
 		missing := s.ledger.Missing("g", 30)
 		return len(missing) == 20 && missing[0] == "second-000000", fmt.Sprint(missing)
 	})
 	rate := requestsIn(monitor, 4*time.Second)
 	t.Logf("an hour back: %.1f requests a second", rate)
-	// Two bridges, each with heartbeats, surveys and reclaims; one worker that extends three times a second; clients
-	// of MONITOR.
+	// Without a loop that spins, two bridges with heartbeats, surveys and reclaims, a worker that extends three times a
+	// second, and the clients of MONITOR make far fewer than 60 requests a second.
 	if rate > 60 {
 		t.Errorf("%.1f requests a second while nothing is due: something spins", rate)
 	}
-	if n := s.alive(); n != 2 {
+	if n := s.liveBridges(); n != 2 {
 		t.Errorf("%d bridges are members after the step back", n)
 	}
 	if n := len(s.ledger.Missing("g", 30)); n != 20 {
@@ -110,7 +109,7 @@ func TestServerClockJumpsBackAndForthAgain(t *testing.T) {
 		return len(missing) == 0, fmt.Sprint(missing)
 	})
 	close(release)
-	if r := s.settled(20*time.Second, "g"); r.Duplicated != 0 {
+	if r := s.awaitSettled(20*time.Second, "g"); r.Duplicated != 0 {
 		t.Errorf("%d messages were delivered again: held entries were taken for abandoned", r.Duplicated)
 	}
 	if st := w.Stats(); st.Lost != 0 {
@@ -132,8 +131,8 @@ func TestServerClockJumpsAheadTakesNoRunningWork(t *testing.T) {
 	s.bridge(policy)
 	const n = 20
 	release := make(chan struct{})
-	var held, lost atomic.Int32
-	w := s.punctual(n, func(ctx context.Context, m *bridge.Message) error {
+	var held, lost atomic.Int32 // handlers that hold a message, and handlers whose context was cancelled
+	w := s.punctualWorker(n, func(ctx context.Context, m *bridge.Message) error {
 		if m.Due.After(time.Now().Add(30 * time.Minute)) { // the messages of an hour later
 			return nil
 		}
@@ -145,7 +144,7 @@ func TestServerClockJumpsAheadTakesNoRunningWork(t *testing.T) {
 		}
 		return nil
 	})
-	s.schedule(n-2, "held-", within(0))
+	s.schedule(n-2, "held-", spreadOver(0))
 	s.schedule(30, "hour-", func(int) time.Duration { return time.Hour })
 	redistest.Eventually(t, 10*time.Second, func() (bool, string) { return held.Load() == n-2, fmt.Sprint(held.Load()) })
 	// Several steps, each at another time between two heartbeats, and after a visibility timeout without steps.
@@ -161,12 +160,13 @@ func TestServerClockJumpsAheadTakesNoRunningWork(t *testing.T) {
 		t.Errorf("%d running handlers lost their deliveries to a step of the clock: %+v", lost.Load(), w.Stats())
 	}
 	close(release)
-	if r := s.settled(20*time.Second, "g"); r.Duplicated != 0 {
+	if r := s.awaitSettled(20*time.Second, "g"); r.Duplicated != 0 {
 		t.Errorf("%d messages were delivered again", r.Duplicated)
 	}
 }
 
-// Entries that really were abandoned are reclaimed after a step of the clock, late by at most a visibility timeout.
+// Entries whose consumer is gone are reclaimed although the server's clock was stepped, an hour ahead or back. The step
+// delays the reclaim by at most a visibility timeout.
 func TestAbandonedWorkIsTakenBackAfterAStepOfTheClock(t *testing.T) {
 	t.Parallel()
 	for name, by := range map[string]time.Duration{"ahead": time.Hour, "back": -time.Hour} {
@@ -176,14 +176,14 @@ func TestAbandonedWorkIsTakenBackAfterAStepOfTheClock(t *testing.T) {
 			s := newStack(t, server)
 			s.groups("g")
 			s.bridge(quick())
-			s.schedule(50, "before-", within(0))
+			s.schedule(50, "before-", spreadOver(0))
 			redistest.Eventually(t, 10*time.Second, func() (bool, string) {
 				return s.number("XLEN", s.keys().Stream) == 50, "not drained"
 			})
 			clock.Step(by)
 			s.raw("XREADGROUP", "GROUP", "g", "gone", "COUNT", "50", "STREAMS", s.keys().Stream, ">")
 			s.worker("g", 10, nil)
-			if r := s.settled(20*time.Second, "g"); r.Sent != 50 {
+			if r := s.awaitSettled(20*time.Second, "g"); r.Sent != 50 {
 				t.Errorf("%+v", r)
 			}
 		})

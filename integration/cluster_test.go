@@ -22,10 +22,12 @@ type fleet struct {
 	queues  []*stack
 }
 
+// newFleet makes a fleet of n queues with the group g. The prefix is one whose registry and defaults are on different
+// masters, so that only one of the two can be out of reach.
 func newFleet(t testing.TB, c *redistest.ClusterNodes, n int) *fleet {
 	t.Helper()
 	f := &fleet{stack: newStack(t, c.Server()), cluster: c}
-	for { // registry and defaults on different servers, so that only one of them can be down
+	for {
 		g := lua.NewGlobals(f.prefix)
 		if c.Owner(c.Slot(g.Queues)) != c.Owner(c.Slot(g.Defaults)) {
 			break
@@ -46,22 +48,23 @@ func newFleet(t testing.TB, c *redistest.ClusterNodes, n int) *fleet {
 	return f
 }
 
+// owner returns the master of a queue, or nil if it is down.
 func (f *fleet) owner(s *stack) *redistest.Server {
 	return f.cluster.Owner(f.cluster.Slot(s.keys().Due))
 }
 
-// workers runs a worker for each queue.
+// workers runs a worker of the group g for each queue.
 func (f *fleet) workers() {
 	for _, s := range f.queues {
 		s.worker("g", 10, nil)
 	}
 }
 
-// loads starts one caller for each queue.
+// loads starts one caller for each queue, which schedules messages.
 func (f *fleet) loads(client *bridge.Client, name string) map[*stack]*load {
 	loads := map[*stack]*load{}
 	for _, s := range f.queues {
-		loads[s] = s.load(client, name, 1, within(time.Second))
+		loads[s] = s.load(client, name, 1, spreadOver(time.Second))
 	}
 	return loads
 }
@@ -75,7 +78,8 @@ func each(loads map[*stack]*load, do func(s *stack, l *load)) {
 	all.Wait()
 }
 
-// empty is the empty of a stack, with commands that go only to the queue's master.
+// empty reports whether nothing of a queue is left, as empty of a stack does. It asks only the queue's master, so it
+// also works while another master is down.
 func (f *fleet) empty(s *stack) (bool, string) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
@@ -85,14 +89,15 @@ func (f *fleet) empty(s *stack) (bool, string) {
 		c.B().Xlen().Key(k.Stream).Build())
 	for i, reply := range replies {
 		if n, err := reply.AsInt64(); n > 0 || err != nil {
-			return false, fmt.Sprintf("%s: %d members, bodies, metas or entries (%d) are left: %v", s.queue, n, i, err)
+			what := []string{"members", "bodies", "metas", "entries"}[i]
+			return false, fmt.Sprintf("%s: %d %s are left: %v", s.queue, n, what, err)
 		}
 	}
 	return true, ""
 }
 
-// settle waits until the queue's group has all messages, and nothing of the queue is left.
-func (f *fleet) settle(s *stack, timeout time.Duration) redistest.Result {
+// awaitSettledQueue waits until the group g has got all messages of the queue, and nothing of the queue is left.
+func (f *fleet) awaitSettledQueue(s *stack, timeout time.Duration) redistest.Result {
 	f.t.Helper()
 	redistest.Eventually(f.t, timeout, func() (bool, string) {
 		if r := s.ledger.Summary("g"); r.Lost > 0 {
@@ -103,19 +108,19 @@ func (f *fleet) settle(s *stack, timeout time.Duration) redistest.Result {
 	return s.ledger.Check(f.t, "g")
 }
 
-// settled waits for all queues, and adds up their results.
-func (f *fleet) settled(timeout time.Duration) (sum redistest.Result) {
+// awaitSettled does the same for all queues, and adds up their results.
+func (f *fleet) awaitSettled(timeout time.Duration) (sum redistest.Result) {
 	f.t.Helper()
 	for _, s := range f.queues {
-		r := f.settle(s, timeout)
+		r := f.awaitSettledQueue(s, timeout)
 		sum.Sent, sum.Delivered, sum.Duplicated = sum.Sent+r.Sent, sum.Delivered+r.Delivered, sum.Duplicated+r.Duplicated
 		sum.Lost, sum.Early = sum.Lost+r.Lost, sum.Early+r.Early
 	}
 	return sum
 }
 
-// G1 with a failover of a cluster: the master of a third of the queues is killed under load. No message accepted with
-// Replicated(1) is lost. The queues of the other masters go on meanwhile.
+// No message that was accepted with Replicated(1) is lost (guarantee G1) when one of three masters of a cluster is
+// killed under load and its replica takes over. The queues of the other masters go on meanwhile.
 func TestG1ClusterFailoverLosesNothingReplicated(t *testing.T) {
 	t.Parallel()
 	c := redistest.Cluster(t, 3, 1, redistest.FailsOver...)
@@ -124,32 +129,32 @@ func TestG1ClusterFailoverLosesNothingReplicated(t *testing.T) {
 	f.bridge(quick())
 	f.workers()
 	loads := f.loads(f.durably(bridge.Replicated(1)), "m")
-	each(loads, func(_ *stack, l *load) { l.more(50) })
+	each(loads, func(_ *stack, l *load) { l.awaitMore(50) })
 	slot := c.Slot(f.queues[0].keys().Due)
 	master := c.Owner(slot)
 	master.Kill()
 	killed := time.Now()
 	each(loads, func(s *stack, l *load) {
 		if f.owner(s) != nil { // a live master
-			l.more(50)
+			l.awaitMore(50)
 		}
 	})
 	c.Promoted(slot, master)
-	master.Start() // as a replica: before that, the new master has nothing to replicate to
-	each(loads, func(_ *stack, l *load) { l.more(50) })
+	master.Start() // it becomes the replica of the new master, which could not confirm Replicated(1) without one
+	each(loads, func(_ *stack, l *load) { l.awaitMore(50) })
 	t.Logf("all queues went on within %v", time.Since(killed).Round(time.Millisecond))
-	others := map[string]int{}
+	failures := map[string]int{}
 	for _, l := range loads {
 		l.end()
-		for kind, n := range l.others {
-			others[kind] += n
+		for kind, n := range l.failures {
+			failures[kind] += n
 		}
 	}
-	t.Logf("%v; refused: %v", f.settled(40*time.Second), others)
+	t.Logf("%v; failed calls: %v", f.awaitSettled(40*time.Second), failures)
 }
 
-// The default durability with a failover of a cluster under load: lost messages are counted. Only messages that the
-// killed master accepted in the last moments may be lost.
+// A failover of a cluster under load, with the default durability. Only messages that the killed master accepted after
+// the replica was last in sync (IDs "window-…") may be lost. The test counts them.
 func TestClusterFailoverLosesOnlyWhatWasNotReplicated(t *testing.T) {
 	t.Parallel()
 	c := redistest.Cluster(t, 3, 1, redistest.FailsOver...)
@@ -157,25 +162,25 @@ func TestClusterFailoverLosesOnlyWhatWasNotReplicated(t *testing.T) {
 	f.bridge(quick())
 	f.workers()
 	before := f.loads(f.client, "before")
-	each(before, func(_ *stack, l *load) { l.more(50); l.end() })
+	each(before, func(_ *stack, l *load) { l.awaitMore(50); l.end() })
 	slot := c.Slot(f.queues[0].keys().Due)
 	master := c.Owner(slot)
-	hit := map[*stack]bool{}
+	hit := map[*stack]bool{} // the queues of the master that will be killed
 	for _, s := range f.queues {
 		hit[s] = f.owner(s) == master
 	}
 	c.InSync(master)
 	window := f.loads(f.client, "window")
-	each(window, func(_ *stack, l *load) { l.more(50) })
+	each(window, func(_ *stack, l *load) { l.awaitMore(50) })
 	master.Kill()
 	c.Promoted(slot, master)
-	each(window, func(_ *stack, l *load) { l.more(50); l.end() })
+	each(window, func(_ *stack, l *load) { l.awaitMore(50); l.end() })
 	lost, accepted := 0, int64(0)
 	for _, s := range f.queues {
 		redistest.Eventually(t, 40*time.Second, func() (bool, string) { return f.empty(s) })
 		missing := s.ledger.Missing("g", 1e6)
 		for _, id := range missing {
-			if !hit[s] || id[0] == 'b' {
+			if !hit[s] || id[0] == 'b' { // b: a message of the load "before", which the replica has
 				t.Errorf("%s of %s is lost: it was replicated, or its master lives", id, s.queue)
 			}
 		}
@@ -187,8 +192,8 @@ func TestClusterFailoverLosesOnlyWhatWasNotReplicated(t *testing.T) {
 	t.Logf("lost %d of %d messages that were accepted around the failover", lost, accepted)
 }
 
-// A slot with a live queue moves to another master and back, key by key, under load. Its messages are late, none is
-// lost, and the other queues, on both masters, go on at every step.
+// A slot with a live queue moves to another master and back, key by key, under load. Messages of this queue may be
+// late, but none is lost (guarantee G1). The other queues, on both masters, go on at every step.
 func TestG1SlotMigrationLosesNothing(t *testing.T) {
 	t.Parallel()
 	c := redistest.Cluster(t, 3, 0)
@@ -197,7 +202,7 @@ func TestG1SlotMigrationLosesNothing(t *testing.T) {
 	f.bridge(quick())
 	f.workers()
 	loads := f.loads(f.client, "m")
-	each(loads, func(_ *stack, l *load) { l.more(50) })
+	each(loads, func(_ *stack, l *load) { l.awaitMore(50) })
 	moving := f.queues[0]
 	slot := c.Slot(moving.keys().Due)
 	home := f.owner(moving)
@@ -213,7 +218,7 @@ func TestG1SlotMigrationLosesNothing(t *testing.T) {
 			steps++
 			each(loads, func(s *stack, l *load) {
 				if s != moving {
-					l.more(5)
+					l.awaitMore(5)
 				}
 			})
 		})
@@ -221,17 +226,18 @@ func TestG1SlotMigrationLosesNothing(t *testing.T) {
 		if keys < 3 {
 			t.Errorf("only %d keys moved: the queue was not in use", keys)
 		}
-		loads[moving].more(20)
+		loads[moving].awaitMore(20)
 	}
 	for _, l := range loads {
 		l.end()
 	}
-	t.Logf("%v; of the moved queue: %v", f.settled(40*time.Second), loads[moving])
+	t.Logf("%v; of the moved queue: %v", f.awaitSettled(40*time.Second), loads[moving])
 }
 
-// One of three masters is down for longer than any timeout, without a replica: once killed, and once hanging, which
-// no client is told. Meanwhile the queues of the others are scheduled, delivered in time, reclaimed and freed,
-// whichever shared key is out of reach. The queues of the lost master go on when it is back.
+// One of three masters, which have no replicas, is away for longer than any timeout. In one case it is killed, and in
+// the other it hangs, so that connections to it stay open and nothing answers. It is the master of a key that all
+// queues share: the heartbeats or the registry. Meanwhile messages in the queues of the other masters are scheduled,
+// delivered in time, reclaimed and freed. The queues of the lost master go on when it is back.
 func TestQueuesOfOtherMastersGoOnWhileOneIsAway(t *testing.T) {
 	t.Parallel()
 	for _, away := range []struct {
@@ -251,6 +257,7 @@ func TestQueuesOfOtherMastersGoOnWhileOneIsAway(t *testing.T) {
 			f.bridge(quick())
 			f.workers()
 			down := c.Owner(c.Slot(away.of(globals)))
+			// Loads of queues on the masters that stay, and of queues on the master that goes down.
 			here, there := map[*stack]*load{}, map[*stack]*load{}
 			for s, l := range f.loads(f.client, "m") {
 				if f.owner(s) == down {
@@ -259,12 +266,12 @@ func TestQueuesOfOtherMastersGoOnWhileOneIsAway(t *testing.T) {
 					here[s] = l
 				}
 			}
-			each(here, func(_ *stack, l *load) { l.more(20) })
-			each(there, func(_ *stack, l *load) { l.more(20) })
+			each(here, func(_ *stack, l *load) { l.awaitMore(20) })
+			each(there, func(_ *stack, l *load) { l.awaitMore(20) })
 			away.go_(down)
 			began := time.Now()
-			fresh := f.durably(bridge.Accepted) // a client that starts now
-			for s := range here {
+			fresh := f.durably(bridge.Accepted) // a client that starts now, and has read nothing from the lost master
+			for s := range here {               // only one of these queues
 				for i := range 20 { // without an ID, because a chosen ID waits until the registry can be read
 					receipt, err := fresh.Schedule(t.Context(), s.queue, []byte(fmt.Sprint("fresh-", i)))
 					if err != nil {
@@ -272,10 +279,14 @@ func TestQueuesOfOtherMastersGoOnWhileOneIsAway(t *testing.T) {
 					}
 					s.ledger.Sent(receipt.ID, receipt.Due.UnixMilli())
 				}
-				if away.name == "hanging" { // a worker needs the defaults, which are elsewhere
-					got, kept := make(chan string, 10000), time.Second*3/2
+				// The defaults, which a new worker needs, are on another master than the registry, so they can be read
+				// in the case "hanging". In the case "killed" they may be on the lost master.
+				if away.name == "hanging" {
+					got, kept := make(chan string, 10000), time.Second*3/2 // kept: how long the handler keeps a message
 					s.worker("late", 1, func(ctx context.Context, m *bridge.Message) error {
-						timer := time.NewTimer(kept) // longer than the visibility timeout: it must be extended
+						// The first message is kept for longer than the visibility timeout, so the worker must extend
+						// its delivery.
+						timer := time.NewTimer(kept)
 						defer timer.Stop()
 						kept = 0
 						select {
@@ -295,22 +306,22 @@ func TestQueuesOfOtherMastersGoOnWhileOneIsAway(t *testing.T) {
 				break
 			}
 			for time.Since(began) < 8*time.Second {
-				each(here, func(_ *stack, l *load) { l.more(20) })
+				each(here, func(_ *stack, l *load) { l.awaitMore(20) })
 			}
 			t.Logf("%d queues go on, %d wait", len(here), len(there))
 			each(here, func(s *stack, l *load) { l.end() })
 			for s := range here {
-				f.settle(s, 5*time.Second)
+				f.awaitSettledQueue(s, 5*time.Second)
 			}
 			away.end(down)
-			each(there, func(s *stack, l *load) { l.more(5); l.end() })
-			t.Log(f.settled(40 * time.Second))
+			each(there, func(s *stack, l *load) { l.awaitMore(5); l.end() })
+			t.Log(f.awaitSettled(40 * time.Second))
 		})
 	}
 }
 
-// The entries of a dead worker are reclaimed even while another master is down, and even if that one holds the
-// heartbeats: each queue depends only on its own server.
+// The entries of a dead worker are reclaimed even while another master is down that holds the heartbeats, because a
+// reclaim depends only on the master of its queue.
 func TestAbandonedIsReclaimedWhileAnotherMasterIsAway(t *testing.T) {
 	t.Parallel()
 	c := redistest.Cluster(t, 3, 0)
@@ -325,10 +336,10 @@ func TestAbandonedIsReclaimedWhileAnotherMasterIsAway(t *testing.T) {
 			s = one
 		}
 	}
-	// Consumers read it one after another, and none comes back. The first reclaim shows that the bridge knows the
-	// policy.
+	// Three consumers read the message one after another, and none comes back. The reclaim after the first shows that
+	// the bridge has read the policy, so the master is killed only after the second.
 	c0 := s.redis.Client
-	s.schedule(1, "m", within(0))
+	s.schedule(1, "m", spreadOver(0))
 	for attempt := 1; attempt <= 3; attempt++ {
 		redistest.Eventually(t, 30*time.Second, func() (bool, string) {
 			read := c0.B().Xreadgroup().Group("g",
@@ -347,8 +358,9 @@ func TestAbandonedIsReclaimedWhileAnotherMasterIsAway(t *testing.T) {
 	}
 }
 
-// Workers used to read the settings of their queue together with the defaults. While the master of the defaults was
-// away, messages of a resumed queue were not delivered, and a new time limit ended no handler.
+// While the master of the defaults is away, workers still learn that their queue is resumed, and of a new time limit
+// for handlers. Regression: workers read the settings of their queue together with the defaults, so they learned
+// neither.
 func TestWorkersHearOfNewSettingsWhileTheMasterOfTheDefaultsIsAway(t *testing.T) {
 	t.Parallel()
 	for name, leave := range map[string]func(*redistest.Server){
@@ -368,7 +380,8 @@ func TestWorkersHearOfNewSettingsWhileTheMasterOfTheDefaultsIsAway(t *testing.T)
 				t.Fatal(err)
 			}
 			paused.worker("late", 1, nil)
-			redistest.Eventually(t, 30*time.Second, func() (bool, string) { // it knows that it is paused
+			// The worker creates its group after it has read that its queue is paused.
+			redistest.Eventually(t, 30*time.Second, func() (bool, string) {
 				var groups []view.GroupInfo
 				err := view.Ask(t.Context(), f.redis.Client, view.GroupsOf(f.redis.Client, paused.keys().Stream, &groups))
 				return slices.ContainsFunc(groups, func(g view.GroupInfo) bool { return g.Name == "late" }),
@@ -381,7 +394,7 @@ func TestWorkersHearOfNewSettingsWhileTheMasterOfTheDefaultsIsAway(t *testing.T)
 				ended <- context.Cause(ctx)
 				return nil
 			})
-			limited.schedule(1, "limited", within(0))
+			limited.schedule(1, "limited", spreadOver(0))
 			receive(t, began)
 
 			leave(down)
@@ -392,9 +405,9 @@ func TestWorkersHearOfNewSettingsWhileTheMasterOfTheDefaultsIsAway(t *testing.T)
 			if err := op.WritePolicy(t.Context(), limited.queue, "", admin.PolicyUpdate{HandlerTimeout: &limit}); err != nil {
 				t.Fatal(err)
 			}
-			paused.schedule(1, "paused", within(0))
-			redistest.Want(t, "a handler ends for", receive(t, ended), bridge.ErrHandlerTimeout)
-			f.settle(limited, 30*time.Second)
+			paused.schedule(1, "paused", spreadOver(0))
+			redistest.Want(t, "cause of the end of a handler", receive(t, ended), bridge.ErrHandlerTimeout)
+			f.awaitSettledQueue(limited, 30*time.Second)
 			redistest.Eventually(t, 30*time.Second, func() (bool, string) {
 				r := paused.ledger.Summary("late")
 				return r.Lost == 0, fmt.Sprint("of the queue that was resumed: ", r)
@@ -403,7 +416,7 @@ func TestWorkersHearOfNewSettingsWhileTheMasterOfTheDefaultsIsAway(t *testing.T)
 	}
 }
 
-// receive returns the next value of a channel.
+// receive waits for the next value of a channel, and returns it.
 func receive[T any](t *testing.T, from <-chan T) (one T) {
 	t.Helper()
 	select {

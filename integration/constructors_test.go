@@ -13,23 +13,23 @@ import (
 	"github.com/duestream/duestream/bridge/access"
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/bridge/gateway"
-	"github.com/duestream/duestream/bridge/gateway/lmstfy"
+	"github.com/duestream/duestream/bridge/lmstfy"
 	"github.com/duestream/duestream/bridge/metrics"
 	"github.com/duestream/duestream/bridge/push"
 	"github.com/duestream/duestream/bridge/tracing"
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// Every constructor refuses a bad configuration with one error. It begins with the name of the part, and has an
-// InvalidError for each wrong field, with its value and the rule.
+// Every constructor refuses a bad configuration with one error, which begins with the name of the part and contains an
+// InvalidError for each wrong field. A user can then mend all fields at once.
 func TestConstructorsNameAllFaults(t *testing.T) {
 	t.Parallel()
 	const bad = "a{b"
 	observer := redistest.Must(metrics.New(metrics.Config{}))
 	for _, c := range []struct {
 		part   string
-		fields string
-		refuse func() error
+		fields string       // the wrong fields
+		refuse func() error // calls the constructor with wrong values in these fields
 	}{
 		{"client", "redis prefix name durability durability-timeout", func() error {
 			_, err := bridge.NewClient(bridge.ClientConfig{Prefix: bad, Name: "a\nb", Observer: observer,
@@ -63,10 +63,7 @@ func TestConstructorsNameAllFaults(t *testing.T) {
 				MaxPolls: -1, MaxRequests: -1, Timeout: -1})
 			return err
 		}},
-		{"lmstfy", "redis prefix client admin puller access timeout hold reading answering", func() error {
-			_, err := lmstfy.New(lmstfy.Config{Prefix: bad})
-			return err
-		}},
+		{"lmstfy", "gateway", func() error { return lmstfy.Mount(nil) }},
 		{"lmstfy", "admin", func() error {
 			_, err := lmstfy.NewAdmin(nil, "", nil)
 			return err
@@ -97,10 +94,11 @@ func TestConstructorsNameAllFaults(t *testing.T) {
 	}
 }
 
-// A Redis that was not made by Dial, with both clients set, is accepted.
+// Constructors accept a bridge.Redis that was not made by Dial, if both of its clients are set. They do not call the
+// server.
 func TestConstructorsAcceptOtherClients(t *testing.T) {
 	t.Parallel()
-	none := struct{ rueidis.Client }{} // a call panics
+	none := struct{ rueidis.Client }{} // a client without an implementation: any call panics
 	r := &bridge.Redis{Client: none, Blocking: none}
 	_, client := bridge.NewClient(bridge.ClientConfig{Redis: r})
 	_, served := bridge.NewBridge(bridge.Config{Redis: r})

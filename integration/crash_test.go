@@ -23,7 +23,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Variables that make this test binary a part of duestream in a process of its own, to be killed.
+// These environment variables make this test binary run one part of duestream instead of the tests, so that a test can
+// kill that part as a process.
 const (
 	childPart   = "DUESTREAM_TEST_CHILD" // "bridge", "worker", "fated", "fixed", "keyed", "hanging", "stubborn" or "producer"
 	childURL    = "DUESTREAM_TEST_CHILD_URL"
@@ -42,93 +43,103 @@ func runChild(part string) int {
 		return 1
 	}
 	defer r.Close()
-	run := func(context.Context) error { return errors.New("unknown part") }
-	switch part {
-	case "bridge":
-		b, err := bridge.NewBridge(bridge.Config{Redis: r, Prefix: os.Getenv(childPrefix), Defaults: quick()})
-		if err != nil {
-			return 1
-		}
-		run = b.Run
-	case "worker":
-		file, err := os.OpenFile(os.Getenv(childLedger), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
-		if err != nil {
-			return 1
-		}
-		w, err := bridge.NewWorker(bridge.WorkerConfig{
-			Redis: r, Prefix: os.Getenv(childPrefix), Queue: os.Getenv(childQueue), Group: os.Getenv(childGroup),
-			Handler: func(_ context.Context, m *bridge.Message) error {
-				_, err := fmt.Fprintf(file, "%s %s %d %d\n", m.Group, m.ID, lua.EntryTime(m.EntryID).UnixMilli(),
-					m.Due.UnixMilli())
-				return err
-			},
-		})
-		if err != nil {
-			return 1
-		}
-		run = w.Run
-	case "fated":
-		w, err := bridge.NewWorker(bridge.WorkerConfig{Redis: r, Prefix: os.Getenv(childPrefix), Queue: os.Getenv(childQueue),
-			Group: os.Getenv(childGroup), Handler: fated(os.Getenv(childLedger))})
-		if err != nil {
-			return 1
-		}
-		run = w.Run
-	case "fixed":
-		w, err := bridge.NewWorker(bridge.WorkerConfig{Redis: r, Prefix: os.Getenv(childPrefix), Queue: os.Getenv(childQueue),
-			Group: os.Getenv(childGroup), Consumer: "worker-0", Handler: func(context.Context, *bridge.Message) error {
-				os.Exit(3)
-				return nil
-			}})
-		if err != nil {
-			return 1
-		}
-		run = w.Run
-	case "keyed":
-		w, err := bridge.NewWorker(bridge.WorkerConfig{Redis: r, Prefix: os.Getenv(childPrefix), Queue: os.Getenv(childQueue),
-			Group: os.Getenv(childGroup), Handler: keyedHandler(os.Getenv(childLedger), longestOfKeyed)})
-		if err != nil {
-			return 1
-		}
-		run = w.Run
-	case "hanging":
-		w, err := bridge.NewWorker(bridge.WorkerConfig{Redis: r, Prefix: os.Getenv(childPrefix), Queue: os.Getenv(childQueue),
-			Group: os.Getenv(childGroup), Handler: hangingHandler(os.Getenv(childLedger)), HandlerTimeout: 150 * time.Millisecond,
-			AbandonAfter: 150 * time.Millisecond, MaxAbandoned: 1000})
-		if err != nil {
-			return 1
-		}
-		run = w.Run
-	case "stubborn":
-		w, err := bridge.NewWorker(bridge.WorkerConfig{Redis: r, Prefix: os.Getenv(childPrefix), Queue: os.Getenv(childQueue),
-			Group: os.Getenv(childGroup), Handler: stubbornHandler(os.Getenv(childLedger))})
-		if err != nil {
-			return 1
-		}
-		run = w.Run
-	case "producer":
-		run = func(ctx context.Context) error { return produceForever(ctx, r) }
-	}
-	if run(ctx) != nil {
+	run, err := runOf(part, r)
+	if err != nil || run(ctx) != nil {
 		return 1
 	}
 	return 0
 }
 
-// family holds child processes that die and are replaced.
+// runOf returns the Run function of a part.
+func runOf(part string, r *bridge.Redis) (func(context.Context) error, error) {
+	prefix, ledger := os.Getenv(childPrefix), os.Getenv(childLedger)
+	worker := bridge.WorkerConfig{Redis: r, Prefix: prefix, Queue: os.Getenv(childQueue), Group: os.Getenv(childGroup)}
+	switch part {
+	case "bridge":
+		b, err := bridge.NewBridge(bridge.Config{Redis: r, Prefix: prefix, Defaults: quick()})
+		if err != nil {
+			return nil, err
+		}
+		return b.Run, nil
+	case "producer":
+		return func(ctx context.Context) error { return produceForever(ctx, r) }, nil
+	case "worker":
+		worker.Handler = recordingHandler(ledger)
+	case "fated":
+		worker.Handler = fated(ledger)
+	case "fixed": // a worker with a fixed consumer name, which dies of every message
+		worker.Consumer = "worker-0"
+		worker.Handler = func(context.Context, *bridge.Message) error {
+			os.Exit(3)
+			return nil
+		}
+	case "keyed":
+		worker.Handler = keyedHandler(ledger, longestOfKeyed)
+	case "hanging":
+		worker.Handler = hangingHandler(ledger)
+		worker.HandlerTimeout, worker.AbandonAfter = 150*time.Millisecond, 150*time.Millisecond
+		worker.MaxAbandoned = 1000
+	case "stubborn":
+		worker.Handler = hangingHandler(ledger)
+	default:
+		return nil, errors.New("unknown part")
+	}
+	w, err := bridge.NewWorker(worker)
+	if err != nil {
+		return nil, err
+	}
+	return w.Run, nil
+}
+
+// appendTo opens a ledger file. It returns a function that appends a line in one write, so that a kill tears no line.
+func appendTo(path string) func(format string, args ...any) error {
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		panic(err)
+	}
+	return func(format string, args ...any) error {
+		_, err := fmt.Fprintf(file, format+"\n", args...)
+		return err
+	}
+}
+
+// recordingHandler writes a line for each delivery, with its group, ID, entry time and due time.
+func recordingHandler(path string) bridge.Handler {
+	record := appendTo(path)
+	return func(_ context.Context, m *bridge.Message) error {
+		return record("%s %s %d %d", m.Group, m.ID, lua.EntryTime(m.EntryID).UnixMilli(), m.Due.UnixMilli())
+	}
+}
+
+// hangingHandler writes a line for each call, and hangs for ever if the message's ID says so.
+func hangingHandler(path string) bridge.Handler {
+	record := appendTo(path)
+	return func(_ context.Context, m *bridge.Message) error {
+		if err := record("%s %d", m.ID, m.Attempt); err != nil {
+			return err
+		}
+		if strings.HasPrefix(m.ID, "hangs-") {
+			select {}
+		}
+		return nil
+	}
+}
+
+// family holds child processes that a test kills and starts again.
 type family struct {
 	t        *testing.T
 	s        *stack
-	dir      string
+	dir      string // where workers write their ledgers: a file "ledger-<group>" for each group
 	children []*child
 }
 
+// child is a process that runs one part of duestream.
 type child struct {
-	part, group string
+	part, group string // part: a value of the variable childPart
 	cmd         *exec.Cmd
 }
 
-// newFamily starts processes. They end with the test.
+// newFamily starts child processes. They are killed when the test ends.
 func newFamily(t *testing.T, s *stack, children ...child) *family {
 	t.Helper()
 	f := &family{t: t, s: s, dir: t.TempDir()}
@@ -165,16 +176,22 @@ func (f *family) kill(c *child) {
 	_ = c.cmd.Wait()
 }
 
-// G1 under kill -9: bridges, workers and the server die at random times and come back. No accepted message is lost,
-// and none is early. The seed is printed; DUESTREAM_TEST_SEED repeats a run.
-func TestG1KilledProcessesLoseNothing(t *testing.T) {
-	t.Parallel()
+// seeded returns a source of random numbers, and logs its seed. DUESTREAM_TEST_SEED sets the seed, to repeat a run.
+func seeded(t *testing.T) *rand.Rand {
+	t.Helper()
 	seed, _ := strconv.ParseUint(os.Getenv("DUESTREAM_TEST_SEED"), 10, 64)
 	if seed == 0 {
 		seed = uint64(time.Now().UnixNano())
 	}
 	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
+	return rand.New(rand.NewPCG(seed, 0))
+}
+
+// No accepted message is lost (guarantee G1), and none is early, while bridges, workers and the server are killed by
+// kill -9 at random times and started again. DUESTREAM_TEST_SEED repeats a run.
+func TestG1KilledProcessesLoseNothing(t *testing.T) {
+	t.Parallel()
+	random := seeded(t)
 
 	server := redistest.Own(t, "--appendonly", "yes", "--appendfsync", "always")
 	s := newStack(t, server)
@@ -189,15 +206,8 @@ func TestG1KilledProcessesLoseNothing(t *testing.T) {
 		for i := range n {
 			id := fmt.Sprint("m", i)
 			receipt, err := s.client.Schedule(context.Background(), s.queue, []byte(id), bridge.WithID(id),
-				bridge.In(within(time.Second)(i)))
-			switch {
-			case err == nil:
-				s.ledger.Sent(id, receipt.Due.UnixMilli())
-			case errors.Is(err, bridge.ErrDuplicate):
-				s.ledger.Sent(id, 0)
-			default:
-				s.ledger.MaybeSent(id, 0)
-			}
+				bridge.In(spreadOver(time.Second)(i)))
+			s.record(id, receipt, err)
 		}
 	}()
 	kills := map[string]int{}
@@ -229,7 +239,8 @@ func TestG1KilledProcessesLoseNothing(t *testing.T) {
 	s.ledger.Check(t, "a", "b")
 }
 
-// audit reads the workers' ledgers from the begin, into a new set of deliveries.
+// audit reads the ledger files of these groups from their beginning. What it reads replaces the deliveries that are in
+// the stack's ledger.
 func (f *family) audit(groups ...string) {
 	f.s.ledger.ForgetDeliveries()
 	for _, group := range groups {
@@ -241,7 +252,7 @@ func (f *family) audit(groups ...string) {
 		for lines.Scan() {
 			cells := strings.Fields(lines.Text())
 			if len(cells) != 4 {
-				continue // a line that a kill cut short was not acknowledged either
+				continue // a kill cut this line short, so the worker did not acknowledge the message
 			}
 			at, _ := strconv.ParseInt(cells[2], 10, 64)
 			due, _ := strconv.ParseInt(cells[3], 10, 64)
@@ -251,16 +262,20 @@ func (f *family) audit(groups ...string) {
 	}
 }
 
-// The bug: a message killed its worker, which started again under the same name at once. Each start took the entry
-// over and extended it, so the message was delivered for ever as attempt 1, and no crash was counted.
+// A message that kills its worker becomes a dead letter, also if the worker starts again at once under the same
+// consumer name. Regression: each start took the entry over and extended it, so the message was delivered as attempt 1
+// for ever, and no crash was counted.
 func TestMessageThatKillsANamedWorkerEndsAsADeadLetter(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)
 	for _, c := range []struct {
 		name    string
 		crashes int
-		want    string // reason and attempt
-	}{{"by attempts", 0, "visibility_timeout 3"}, {"by crashes", 2, "crashes 1"}} {
+		want    string // reason and attempt of the dead letter
+	}{
+		{"by attempts", 0, "visibility_timeout 3"}, // three attempts, and no limit for crashes
+		{"by crashes", 2, "crashes 1"},             // a limit of two crashes, which is reached first
+	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			s := newStack(t, server)

@@ -17,14 +17,15 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// soundServer holds server arguments without any finding of the doctor.
+// soundServer are arguments of a server in whose settings the doctor finds nothing wrong.
 var soundServer = []string{"--appendonly", "yes", "--maxmemory", "1gb"}
 
-// A running system has no findings: while messages are scheduled, delivered, cancelled, fail, die and are abandoned,
-// in one partition and in several, with two groups, and while bridges and workers start and stop.
+// The doctor finds nothing wrong in a system that works, although messages are scheduled, delivered, cancelled and
+// abandoned, fail and become dead letters, and bridges and workers start and stop: in a queue with one partition and
+// two groups, and in a queue with four partitions.
 func TestDoctorFindsNothingInASystemThatWorks(t *testing.T) {
 	t.Parallel()
-	const runs, least, atOnce = 20, 15 * time.Second, 2
+	const runs, least, atOnce = 8, 8 * time.Second, 2 // at least so many runs, for at least so long, two at a time
 	for _, partitions := range []int{1, 4} {
 		t.Run(fmt.Sprint("partitions ", partitions), func(t *testing.T) {
 			t.Parallel()
@@ -36,7 +37,7 @@ func TestDoctorFindsNothingInASystemThatWorks(t *testing.T) {
 			for range atOnce {
 				all.Go(func() {
 					for run := count.Add(1); run <= runs || time.Since(began) < least; run = count.Add(1) {
-						l.abandoning("ours")
+						l.readAndAbandon("ours")
 						report, err := examine(context.Background(), doctor.Config{Client: s.redis.Client, Prefix: s.prefix})
 						if err != nil || len(report.Findings)+len(report.LeftOut) > 0 || report.Queues != 1 ||
 							report.Partitions != partitions {
@@ -47,14 +48,15 @@ func TestDoctorFindsNothingInASystemThatWorks(t *testing.T) {
 			}
 			all.Wait()
 			l.stop()
-			l.ended(partitions)
+			l.awaitAllDelivered(partitions)
 			t.Logf("%d messages, %d runs", l.sent.Load(), count.Load()-atOnce)
 		})
 	}
 }
 
-// Every repairable fault is planted in a running system, and repaired. No message is lost or early, and no fault is
-// found afterwards.
+// The test makes every fault that the doctor can repair in a running system, and the doctor repairs it. No message is
+// lost or early, and the doctor finds nothing afterwards. The comments name the code of the finding that each command
+// causes.
 func TestDoctorRepairsUnderLoad(t *testing.T) {
 	t.Parallel()
 	s := newStack(t, redistest.Own(t, soundServer...))
@@ -70,8 +72,8 @@ func TestDoctorRepairsUnderLoad(t *testing.T) {
 
 	now := time.Now()
 	ms := func(t time.Time) string { return fmt.Sprint(t.UnixMilli()) }
-	beyond := lua.NewKeys(s.prefix, s.queue+"/3")
-	stray := lua.NewKeys(s.prefix, "stray")
+	beyond := lua.NewKeys(s.prefix, s.queue+"/3")                 // a partition beyond the registered ones
+	stray := lua.NewKeys(s.prefix, "stray")                       // a queue that is not registered
 	do("HSET", k.Payload, "orphan", "x")                          // D305
 	do("HSET", s.part(1).keys().Meta, "orphan", `{"a":"b"}`)      // D305
 	do("EXPIRE", k.Stream, "600")                                 // D302
@@ -83,7 +85,7 @@ func TestDoctorRepairsUnderLoad(t *testing.T) {
 	do("ZADD", k.Seen, ms(now.Add(-time.Hour)), "ended")          // D511
 	do("HSET", stray.Payload, "stray", "x")                       // D204
 	do("ZADD", stray.Due, ms(now.Add(time.Hour)), "stray")        // D204, D202
-	do("XGROUP", "CREATE", stray.Stream, "ours", "0", "MKSTREAM") //
+	do("XGROUP", "CREATE", stray.Stream, "ours", "0", "MKSTREAM") // no fault: a queue has a group
 	for i := range 100 {
 		do("XGROUP", "CREATECONSUMER", s.part(1).keys().Stream, "ours", fmt.Sprint("gone-", i)) // D409
 	}
@@ -99,7 +101,7 @@ func TestDoctorRepairsUnderLoad(t *testing.T) {
 		}
 		var left []string
 		for _, f := range report.Findings {
-			if f.Repair == "" && f.Code != "D209" {
+			if f.Repair == "" && f.Code != "D209" { // D209 is the only finding here that the doctor cannot repair
 				t.Errorf("%+v", f)
 			}
 			left = append(left, f.Code)
@@ -122,10 +124,11 @@ func TestDoctorRepairsUnderLoad(t *testing.T) {
 	before := l.sent.Load()
 	redistest.Eventually(t, 20*time.Second, func() (bool, string) { return l.sent.Load() > before+300, "nothing is sent" })
 	l.stop()
-	l.ended(2)
+	l.awaitAllDelivered(2)
 }
 
-// On a cluster, the keys of a queue, the registry and the heartbeats are on different servers.
+// The doctor examines and repairs a queue on a cluster, where the partitions, the registry and the heartbeats are on
+// different servers. Queues in its configuration limit the examination to these.
 func TestDoctorOnACluster(t *testing.T) {
 	t.Parallel()
 	c := redistest.Cluster(t, 3, 1, soundServer...)
@@ -152,7 +155,7 @@ func TestDoctorOnACluster(t *testing.T) {
 	do("ZADD", p.keysOf(7).Due, "1e15", "never")
 	do("SET", p.prefix+":{foreign}:key", "x")
 	cfg.OrphanAge = time.Second
-	found := func(want string) doctor.Report {
+	wantFindings := func(want string) doctor.Report {
 		t.Helper()
 		report, err := examine(t.Context(), cfg)
 		if err != nil {
@@ -167,12 +170,12 @@ func TestDoctorOnACluster(t *testing.T) {
 		}
 		return report
 	}
-	if err := found("D207 D209 D302 D305 D307").Mend(t.Context(), func(doctor.Repair) {}); err != nil {
+	if err := wantFindings("D207 D209 D302 D305 D307").Mend(t.Context(), func(doctor.Repair) {}); err != nil {
 		t.Fatal(err)
 	}
-	found("D209 D307")
+	wantFindings("D209 D307") // the foreign key, and a due time beyond all times: neither can be repaired
 	cfg.Queues = []string{p.queue}
-	found("D307")
+	wantFindings("D307")
 }
 
 // Behind Sentinel, the doctor examines the master, and checks that its replicas follow.
@@ -183,7 +186,7 @@ func TestDoctorBehindSentinel(t *testing.T) {
 	s.groups("ours")
 	s.bridge(quick())
 	s.worker("ours", 5, nil)
-	s.schedule(100, "m", within(500*time.Millisecond))
+	s.schedule(100, "m", spreadOver(500*time.Millisecond))
 	report, err := examine(t.Context(), doctor.Config{Client: s.redis.Client, Prefix: s.prefix})
 	if err != nil || len(report.Findings)+len(report.LeftOut) > 0 || len(report.Servers) != 1 || report.Servers[0].Replicas != 2 {
 		t.Errorf("%v, %+v", err, report)
@@ -191,14 +194,16 @@ func TestDoctorBehindSentinel(t *testing.T) {
 	if err := s.raw("CONFIG", "SET", "min-replicas-to-write", "2").Error(); err != nil {
 		t.Fatal(err)
 	}
-	redistest.Eventually(t, 10*time.Second, func() (bool, string) { // the server counts its good replicas once a second
+	// D110: min-replicas-to-write is set. The server counts its good replicas once a second.
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
 		report, err = examine(t.Context(), doctor.Config{Client: s.redis.Client, Prefix: s.prefix})
 		return err == nil && len(report.Findings) == 1 && report.Findings[0].Code == "D110", fmt.Sprintf("%v, %+v", err, report)
 	})
-	s.settled(20*time.Second, "ours")
+	s.awaitSettled(20*time.Second, "ours")
 }
 
-// On every server, a user without write permission can examine, and the operator can repair.
+// On every server, the documented user "doctor" can examine although it may not write, and the documented user
+// "operator" can repair. The doctor names what it is not allowed to look at.
 func TestDoctorNeedsNoMoreThanItsUser(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
@@ -234,14 +239,14 @@ func TestDoctorNeedsNoMoreThanItsUser(t *testing.T) {
 			return report, strings.Join(slices.Compact(list), " ")
 		}
 		report, codes := examine()
-		untold := ""
+		denied := ""
 		for _, f := range report.Findings {
-			if f.Code == "D114" { // what it is not allowed to examine
-				untold += fmt.Sprintf("%+v\n", f)
+			if f.Code == "D114" { // names what the doctor is not allowed to look at
+				denied += fmt.Sprintf("%+v\n", f)
 			}
 		}
-		if codes != want || !strings.Contains(untold, "config|get") || !strings.Contains(untold, "function|list") {
-			t.Errorf("found %s\nwant  %s\n%s", codes, want, untold)
+		if codes != want || !strings.Contains(denied, "config|get") || !strings.Contains(denied, "function|list") {
+			t.Errorf("found %s\nwant  %s\n%s", codes, want, denied)
 		}
 		if err := report.Mend(t.Context(), func(doctor.Repair) {}); !errors.Is(err, bridge.ErrDenied) {
 			t.Errorf("a user who may not write repairs: %v", err)
@@ -257,8 +262,8 @@ func TestDoctorNeedsNoMoreThanItsUser(t *testing.T) {
 	})
 }
 
-// examine runs doctor.Examine without the notes on policies that give up early and on new dead letters: tests cause
-// both on purpose.
+// examine runs doctor.Examine, and leaves out the findings about policies that give up early (D503) and about new dead
+// letters (D524), because tests cause both on purpose.
 func examine(ctx context.Context, cfg doctor.Config) (doctor.Report, error) {
 	report, err := doctor.Examine(ctx, cfg)
 	report.Findings = slices.DeleteFunc(report.Findings, func(f doctor.Finding) bool {

@@ -12,8 +12,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// BenchmarkDurability reports the cost of each level: messages a second with one caller and with 256, and the
-// slowdown against Accepted on the same server in the same run. Run it with -benchtime 1x.
+// BenchmarkDurability reports the cost of each durability: messages a second with one caller and with 256, and how many
+// times slower that is than Accepted on the same server in the same run. Run it with -benchtime 1x.
 func BenchmarkDurability(b *testing.B) {
 	levels := []struct {
 		name   string
@@ -43,6 +43,7 @@ func BenchmarkDurability(b *testing.B) {
 	}
 }
 
+// withReplica returns a function that starts a master with one replica, and returns the master.
 func withReplica(b *testing.B) func() *redistest.Server {
 	return func() *redistest.Server {
 		master, replica := redistest.Own(b), redistest.Own(b)
@@ -62,6 +63,7 @@ func withReplica(b *testing.B) func() *redistest.Server {
 	}
 }
 
+// withDisk returns a function that starts a server with an append-only file.
 func withDisk(b *testing.B, appendfsync string) func() *redistest.Server {
 	return func() *redistest.Server {
 		const image = "redis:8.0"
@@ -73,7 +75,8 @@ func withDisk(b *testing.B, appendfsync string) func() *redistest.Server {
 	}
 }
 
-// rate returns how many messages a second the callers schedule, with each calls one after another per caller.
+// rate returns how many messages a second these callers schedule. Each caller makes its calls one after another; each
+// is their number.
 func rate(b *testing.B, s *stack, c *bridge.Client, callers, each int) float64 {
 	payload := make([]byte, 256)
 	begin := time.Now()

@@ -23,6 +23,7 @@ func (s *stack) clientWith(d bridge.Durability) (*bridge.Client, error) {
 	return c, err
 }
 
+// mustClientWith is clientWith for a durability that must be valid.
 func (s *stack) mustClientWith(d bridge.Durability) *bridge.Client {
 	s.t.Helper()
 	c, err := s.clientWith(d)
@@ -32,8 +33,9 @@ func (s *stack) mustClientWith(d bridge.Durability) *bridge.Client {
 	return c
 }
 
-// scheduled schedules n messages for tomorrow concurrently, and returns the error of each call.
-func (s *stack) scheduled(c *bridge.Client, id string, n int) (errs []error) {
+// scheduleEach schedules n messages for tomorrow in concurrent calls, and returns the error of each call. Their IDs are
+// the given ID followed by 0 to n-1.
+func (s *stack) scheduleEach(c *bridge.Client, id string, n int) (errs []error) {
 	errs = make([]error, n)
 	var calls sync.WaitGroup
 	for i := range n {
@@ -45,15 +47,17 @@ func (s *stack) scheduled(c *bridge.Client, id string, n int) (errs []error) {
 	return errs
 }
 
+// mustSchedule is scheduleEach for calls that must succeed.
 func (s *stack) mustSchedule(c *bridge.Client, id string, n int) {
 	s.t.Helper()
-	if err := errors.Join(s.scheduled(c, id, n)...); err != nil {
+	if err := errors.Join(s.scheduleEach(c, id, n)...); err != nil {
 		s.t.Fatal(err)
 	}
 }
 
-// there counts how many of the n messages are scheduled on the stack's server.
-func (s *stack) there(id string, n int) (found int) {
+// countScheduled returns how many of the n messages that scheduleEach names after this ID are scheduled on the stack's
+// server.
+func (s *stack) countScheduled(id string, n int) (found int) {
 	s.t.Helper()
 	for i := range n {
 		if err := s.raw("ZSCORE", s.keys().Due, fmt.Sprint(id, i)).Error(); err == nil {
@@ -63,9 +67,9 @@ func (s *stack) there(id string, n int) (found int) {
 	return found
 }
 
-// A power failure loses what the append-only file had not on disk: of accepted messages, all since the last second.
-// Fsynced messages survive. A server that would confirm before the data is on disk is refused, unless it writes each
-// time (appendfsync always).
+// A power failure loses the part of the append-only file that was not on disk yet: of messages that were only accepted,
+// those of the last second. Fsynced messages survive. Valkey's WAITAOF may confirm before the data is on disk, so there
+// Fsynced is refused unless appendfsync is always.
 func TestFsyncedSurvivesAPowerFailure(t *testing.T) {
 	t.Parallel()
 	ran := 0
@@ -82,8 +86,8 @@ func TestFsyncedSurvivesAPowerFailure(t *testing.T) {
 		t.Run(server.Name(), func(t *testing.T) {
 			s := newStack(t, server)
 			if server.Valkey() {
-				if err := s.scheduled(s.mustClientWith(bridge.Fsynced), "hasty", 1)[0]; !errors.Is(err, bridge.ErrUnsupported) ||
-					!strings.Contains(err.Error(), "everysec") {
+				err := s.scheduleEach(s.mustClientWith(bridge.Fsynced), "hasty", 1)[0]
+				if !errors.Is(err, bridge.ErrUnsupported) || !strings.Contains(err.Error(), "everysec") {
 					t.Errorf("Fsynced with appendfsync everysec: %v", err)
 				}
 				s.raw("CONFIG", "SET", "appendfsync", "always")
@@ -92,19 +96,20 @@ func TestFsyncedSurvivesAPowerFailure(t *testing.T) {
 			impatient.Timeout = 50 * time.Millisecond
 			fsynced, late := s.mustClientWith(bridge.Fsynced), s.mustClientWith(impatient)
 			s.mustSchedule(fsynced, "kept", 50)
-			// Learns that the server can wait, even if its disk is too slow now.
-			_ = s.scheduled(late, "first", 1)
+			// The first call of the client late asks whether the server has WAITAOF. Its result does not matter,
+			// because a slow disk may need more than 50 ms.
+			_ = s.scheduleEach(late, "first", 1)
 			s.raw("CONFIG", "SET", "appendfsync", "no") // from here on nothing reaches the disk
 			s.mustSchedule(s.client, "accepted", 50)
 
-			err := s.scheduled(late, "late", 1)[0]
+			err := s.scheduleEach(late, "late", 1)[0]
 			var not *bridge.NotDurableError
 			if !errors.As(err, &not) || not.Fsynced || !errors.Is(err, bridge.ErrNotDurable) ||
 				errors.Is(err, bridge.ErrUncertain) {
 				t.Errorf("Schedule without a disk: %v", err)
 			}
-			if s.there("late", 1) != 1 {
-				t.Error("a message that is not durable is not stored")
+			if s.countScheduled("late", 1) != 1 {
+				t.Error("the message was not stored: NotDurableError must mean that it was stored and not confirmed")
 			}
 			server.CutPower()
 			server.Start()
@@ -112,7 +117,7 @@ func TestFsyncedSurvivesAPowerFailure(t *testing.T) {
 				_, err := s.raw("PING").ToString()
 				return err == nil, fmt.Sprint(err)
 			})
-			kept, accepted := s.there("kept", 50), s.there("accepted", 50)
+			kept, accepted := s.countScheduled("kept", 50), s.countScheduled("accepted", 50)
 			t.Logf("after the power failure: fsynced %d of 50, accepted %d of 50", kept, accepted)
 			if kept != 50 {
 				t.Errorf("%d of 50 fsynced messages survived", kept)
@@ -128,13 +133,13 @@ func TestFsyncedSurvivesAPowerFailure(t *testing.T) {
 }
 
 // The master dies before its replica has received the latest writes. Replicated messages survive, even if the server
-// had forgotten the script and the write took two requests.
+// had forgotten the script, so that the write took two requests.
 func TestReplicatedSurvivesTheLossOfTheMaster(t *testing.T) {
 	t.Parallel()
 	master, replica := redistest.Own(t), redistest.Own(t)
 	s, other := newStack(t, master), newStack(t, replica)
 	other.prefix, other.queue = s.prefix, s.queue
-	link := master.Proxy(t) // a paused replica would still read the data in its socket
+	link := master.Proxy(t) // cuts the replica off; a paused replica would still read the data in its socket
 	host, port, err := net.SplitHostPort(link.Addr())
 	if err != nil {
 		t.Fatal(err)
@@ -158,22 +163,25 @@ func TestReplicatedSurvivesTheLossOfTheMaster(t *testing.T) {
 		late := bridge.Replicated(1)
 		late.Timeout = 50 * time.Millisecond
 		id := fmt.Sprint("late", flush)
-		err := s.scheduled(s.mustClientWith(late), id, 1)[0]
+		err := s.scheduleEach(s.mustClientWith(late), id, 1)[0]
 		var not *bridge.NotDurableError
 		if !errors.As(err, &not) || not.Replicas != 0 || not.Want.Replicas != 1 {
 			t.Errorf("Schedule with the only replica away: %v", err)
 		}
-		if s.there(id, 1) != 1 {
-			t.Error("a message that is not durable is not stored")
+		if s.countScheduled(id, 1) != 1 {
+			t.Error("the message was not stored: NotDurableError must mean that it was stored and not confirmed")
 		}
 		if err := s.mustClientWith(late).Cancel(context.Background(), s.queue, id+"0"); !errors.Is(err, bridge.ErrNotDurable) {
 			t.Errorf("Cancel with the only replica away: %v", err)
 		}
 	}
 	waiting := make(chan []error, 1)
-	go func() { waiting <- s.scheduled(replicated, "kept", 200) }()
-	// The other calls wait for this commit.
-	redistest.Eventually(t, 10*time.Second, func() (bool, string) { return s.there("kept", 200) > 0, "no commit stored" })
+	go func() { waiting <- s.scheduleEach(replicated, "kept", 200) }()
+	// The client sends calls in batches. When messages of the first batch are stored, that batch waits for the replica,
+	// and all other calls wait behind it.
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+		return s.countScheduled("kept", 200) > 0, "no batch is stored"
+	})
 	select {
 	case errs := <-waiting:
 		t.Fatalf("Schedule did not wait for the replica: %v", errors.Join(errs...))
@@ -189,7 +197,7 @@ func TestReplicatedSurvivesTheLossOfTheMaster(t *testing.T) {
 	if err := other.raw("REPLICAOF", "NO", "ONE").Error(); err != nil {
 		t.Fatal(err)
 	}
-	kept, accepted := other.there("kept", 200), other.there("accepted", 50)
+	kept, accepted := other.countScheduled("kept", 200), other.countScheduled("accepted", 50)
 	t.Logf("on the replica: replicated %d of 200, accepted %d of 50", kept, accepted)
 	if kept != 200 {
 		t.Errorf("%d of 200 replicated messages survived", kept)
@@ -199,8 +207,8 @@ func TestReplicatedSurvivesTheLossOfTheMaster(t *testing.T) {
 	}
 }
 
-// A level that the server cannot provide refuses every call before anything is sent, and the error says why. A level
-// that it cannot provide at the moment is an error of the call, which is executed.
+// If the server can never provide a durability, the client refuses every call before it sends anything, and the error
+// says why. If the server cannot provide it at the moment, the call is executed and returns an error.
 func TestDurabilityThatTheServerCannotGiveIsRefused(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
@@ -209,8 +217,9 @@ func TestDurabilityThatTheServerCannotGiveIsRefused(t *testing.T) {
 		fsynced := s.mustClientWith(bridge.Fsynced)
 		_, moved := fsynced.Reschedule(t.Context(), s.queue, "stays0", bridge.In(time.Minute))
 		for what, err := range map[string]error{
-			"Schedule": s.scheduled(fsynced, "refused", 1)[0], "Reschedule": moved, "Cancel": fsynced.Cancel(t.Context(), s.queue,
-				"stays0"),
+			"Schedule":            s.scheduleEach(fsynced, "refused", 1)[0],
+			"Reschedule":          moved,
+			"Cancel":              fsynced.Cancel(t.Context(), s.queue, "stays0"),
 			"Cancel with retries": fsynced.Cancel(t.Context(), s.queue, "stays0", bridge.Retries()),
 		} {
 			if !errors.Is(err, bridge.ErrUnsupported) || errors.Is(err, bridge.ErrUncertain) ||
@@ -218,7 +227,7 @@ func TestDurabilityThatTheServerCannotGiveIsRefused(t *testing.T) {
 				t.Errorf("%s, Fsynced: %v", what, err)
 			}
 		}
-		if due := s.number("ZSCORE", s.keys().Due, "stays0"); s.there("refused", 1) != 0 ||
+		if due := s.number("ZSCORE", s.keys().Due, "stays0"); s.countScheduled("refused", 1) != 0 ||
 			time.Until(time.UnixMilli(due)) < time.Hour {
 			t.Errorf("refused calls were sent: %d", due)
 		}
@@ -242,7 +251,8 @@ func TestDurabilityThatTheServerCannotGiveIsRefused(t *testing.T) {
 	})
 }
 
-// Concurrent calls wait together: there are as many WAITs as commits.
+// Concurrent calls wait together: the client sends one WAIT for a batch of calls, and not one for each call. Some
+// hundred concurrent calls make at least 2 batches, and at most a tenth as many batches as calls.
 func TestDurabilityIsPaidOncePerCommit(t *testing.T) {
 	t.Parallel()
 	master := redistest.Own(t)
@@ -252,7 +262,7 @@ func TestDurabilityIsPaidOncePerCommit(t *testing.T) {
 	const n = 500
 	c := s.mustClientWith(alone)
 	before := master.Calls(t)["wait"]
-	for _, err := range s.scheduled(c, "m", n) {
+	for _, err := range s.scheduleEach(c, "m", n) {
 		if !errors.Is(err, bridge.ErrNotDurable) {
 			t.Fatal(err)
 		}

@@ -16,7 +16,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// Every example runs, producer and worker of each language, with the same bridge.
+// The examples in all languages work: for each, its producer schedules two messages and its worker handles both, with
+// the same bridge. So does the example that embeds all parts in one program.
 func TestExamples(t *testing.T) {
 	t.Parallel()
 	server := redistest.Own(t)
@@ -112,7 +113,7 @@ func TestExamples(t *testing.T) {
 	})
 }
 
-// filled returns arguments with their placeholders replaced.
+// filled returns arguments with placeholders replaced. oldnew has each placeholder followed by its value.
 func filled(args []string, oldnew ...string) []string {
 	replace := strings.NewReplacer(oldnew...)
 	out := make([]string, len(args))
@@ -122,7 +123,7 @@ func filled(args []string, oldnew ...string) []string {
 	return out
 }
 
-// lockedBuffer is written by a child process while a test reads it.
+// lockedBuffer is a buffer that a test may read while a child process writes to it.
 type lockedBuffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer

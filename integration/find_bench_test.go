@@ -19,16 +19,16 @@ import (
 )
 
 const (
-	findScheduled = 1_000_000
-	findReady     = 100_000
-	findLooks     = 15
+	findScheduled = 1_000_000 // messages
+	findReady     = 100_000   // messages
+	findLooks     = 15        // searches for each place
 )
 
 // BenchmarkFind measures how long Find takes for one message in a queue with 1,000,000 scheduled and 100,000 ready
-// messages of 256 bytes, whose entries have five fields. It reports the median and the minimum of 15 searches in
-// milliseconds, for each place of the message, and the time until the place was reported, while the search went on
-// ("seen"). The floor is one XRANGE of all entries by a client that discards them, measured in turns with the
-// searches. A second run has a header on each scheduled message. Run it with -benchtime 1x on a quiet machine.
+// messages of 256 bytes, whose entries have five fields. For each place of the message, it reports the median and the
+// minimum of 15 searches in milliseconds, and the time until Find reported the place ("seen"); the search goes on after
+// that. The floor is one XRANGE of all entries by a client that discards them, measured in turns with the searches. A
+// second run has a header on each scheduled message. Run it with -benchtime 1x on a quiet machine.
 func BenchmarkFind(b *testing.B) {
 	for _, headers := range []bool{false, true} {
 		name := "plain"
@@ -46,8 +46,8 @@ func BenchmarkFind(b *testing.B) {
 	}
 }
 
-// fillForFind schedules a million messages, and adds ready ones. One in the middle is held, one retrying and one
-// dead.
+// fillForFind schedules findScheduled messages and makes findReady ready. Of the first three ready ones, a consumer
+// holds "early-0000000", "early-0000001" waits for a retry, and "early-0000002" is a dead letter.
 func (s *stack) fillForFind(headers bool) {
 	s.t.Helper()
 	payload := []byte(strings.Repeat("payload-", 32))
@@ -90,6 +90,7 @@ func (s *stack) fillForFind(headers bool) {
 	enqueue("ready", findReady-500, now, header)
 }
 
+// measureFind searches a message in each place, and reports the figures of [BenchmarkFind].
 func (s *stack) measureFind(b *testing.B, headers bool) {
 	b.Helper()
 	places := []struct{ name, id, state string }{
@@ -97,13 +98,13 @@ func (s *stack) measureFind(b *testing.B, headers bool) {
 		{"pending", "early-0000000", "pending"}, {"retrying", "early-0000001", "retrying"}, {"dead", "early-0000002", "dead"},
 		{"nowhere", "nowhere", ""},
 	}
-	looks := map[string][]float64{}
+	looks := map[string][]float64{} // durations in ms, by the name of the figure
 	timed := func(name string, do func()) {
 		begin := time.Now()
 		do()
 		looks[name] = append(looks[name], float64(time.Since(begin).Microseconds())/1000)
 	}
-	ratios := []float64{}
+	ratios := []float64{} // of the search for a message that is nowhere, to the floor
 	for range findLooks {
 		timed("floor_all_entries", func() { s.readAllEntries(b) })
 		for _, p := range places {
@@ -141,7 +142,7 @@ func (s *stack) measureFind(b *testing.B, headers bool) {
 	}
 }
 
-// readAllEntries reads the whole stream with one command, and discards it.
+// readAllEntries reads the whole stream with one command, and discards it. The reply to PING marks the end.
 func (s *stack) readAllEntries(b *testing.B) {
 	b.Helper()
 	conn, err := net.Dial("tcp", s.server.Addr())
@@ -162,7 +163,7 @@ func (s *stack) readAllEntries(b *testing.B) {
 		tail = tail + string(buffer[max(0, n-7):n])
 		tail = tail[max(0, len(tail)-7):]
 	}
-	if read < findReady*256 {
-		b.Fatalf("%d bytes", read)
+	if read < findReady*256 { // the payloads alone
+		b.Fatalf("only %d bytes were read", read)
 	}
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// A queue has eight partitions on a cluster of three masters. Messages are found in every state on every node, and
-// all calls of operators about single messages see all partitions.
+// A queue has eight partitions on a cluster of three masters. Find, Peek, Consumers and Pause work on all partitions:
+// they find messages in every state, wherever they are.
 func TestOperatorsLookAtMessagesOnACluster(t *testing.T) {
 	t.Parallel()
 	c := redistest.Cluster(t, 3, 0)
@@ -30,7 +30,8 @@ func TestOperatorsLookAtMessagesOnACluster(t *testing.T) {
 	const n = 24
 	hold := make(chan struct{})
 	held := make(chan string, n)
-	s.worker("g", 2*n, func(ctx context.Context, m *bridge.Message) error { // n of them are held to the end
+	// n messages keep a slot to the end of the test
+	s.worker("g", 2*n, func(ctx context.Context, m *bridge.Message) error {
 		switch {
 		case strings.HasPrefix(m.ID, "retrying"):
 			return errors.New("once more")
@@ -98,7 +99,7 @@ func TestOperatorsLookAtMessagesOnACluster(t *testing.T) {
 	if err != nil || len(members) != 1 || members[0].Pending != n || !members[0].Alive || len(members[0].Partitions) != 8 {
 		t.Errorf("%+v, %v", members, err)
 	}
-	for _, want := range []bool{true, false} {
+	for _, want := range []bool{true, false} { // the second pause changes nothing
 		changed, err := s.operator().Pause(t.Context(), s.queue, true)
 		if changed != want || err != nil {
 			t.Errorf("changed %v, %v", changed, err)
@@ -122,53 +123,19 @@ func TestOperatorsLookAtMessagesOnACluster(t *testing.T) {
 	})
 }
 
-// The documented operator has the rights for all of these calls.
-func TestTheOperatorMayLookAtMessages(t *testing.T) {
-	t.Parallel()
-	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
-		t.Parallel()
-		g := newGuests(t, server, false)
-		r := g.dial("operator")
-		client, err := bridge.NewClient(bridge.ClientConfig{Redis: r, Prefix: g.prefix})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer client.Close()
-		for _, delay := range []time.Duration{0, time.Hour} {
-			if _, err := client.Schedule(t.Context(), "emails", []byte("p"), bridge.WithID("m"), bridge.In(delay),
-				bridge.Header("k", "v")); err != nil {
-				t.Fatal(err)
-			}
-		}
-		op := redistest.Must(admin.New(r, g.prefix))
-		f, err := op.Find(t.Context(), "m", admin.FindOptions{})
-		if err != nil || len(f.Places) != 2 {
-			t.Errorf("find: %+v, %v", f, err)
-		}
-		_, err = op.Peek(t.Context(), "emails", 10, true)
-		_, members := op.Consumers(t.Context(), "emails", "")
-		_, hold := op.Pause(t.Context(), "emails", true)
-		_, resume := op.Pause(t.Context(), "emails", false)
-		if err := errors.Join(err, members, hold, resume); err != nil {
-			t.Error(err)
-		}
-		g.deniedNothing("operator")
-	})
-}
-
-// Find opens connections of its own, as Dial did: over TLS, for a user with a password, on a server without RESP3,
-// and on the one inside a process.
+// Find opens further connections with the settings that Dial used: over TLS for a user with a password, with RESP2, and
+// to the in-process server of `duestream dev`.
 func TestFindConnectsAsDialDid(t *testing.T) {
 	t.Parallel()
 	secure := redistest.TLS(t, redistest.NewAuthority(t))
 	operator := secure.Client(t)
 	if err := operator.Do(t.Context(),
-		operator.B().Arbitrary(strings.Fields(documentedUsers(t)["operator"].command)...).Build()).Error(); err != nil {
+		operator.B().Arbitrary(strings.Fields(documentedUsers(t)["operator"].Line)...).Build()).Error(); err != nil {
 		t.Fatal(err)
 	}
 	shared := redistest.Shared(t)
 	for name, url := range map[string]string{
-		"TLS":        secure.ClientURL("operator", documentedUsers(t)["operator"].password),
+		"TLS":        secure.ClientURL("operator", documentedUsers(t)["operator"].Password),
 		"RESP2":      shared.URL() + "?protocol=2",
 		"in-process": "redis://" + miniredis.RunT(t).Addr(),
 	} {
@@ -199,6 +166,22 @@ func TestFindConnectsAsDialDid(t *testing.T) {
 			}
 			if _, err := op.Find(t.Context(), "nowhere", admin.FindOptions{}); !errors.Is(err, admin.ErrNotFound) {
 				t.Error(err)
+			}
+			if _, err := client.Schedule(t.Context(), "emails", []byte("p"), bridge.WithID("later"), bridge.In(time.Hour),
+				bridge.Header("like", "m-7")); err != nil {
+				t.Fatal(err)
+			}
+			for _, f := range []admin.SearchFilter{{Text: "p"}, {Headers: map[string]string{"like": "m-7"}}} {
+				f.Queues = []string{"emails"}
+				progress, err := op.Search(t.Context(), f, admin.SearchOptions{}, func(admin.Hit) error { return nil })
+				if err != nil || progress.Found != 51 || !progress.Complete {
+					t.Errorf("search: %+v, %v", progress, err)
+				}
+			}
+			f := admin.SearchFilter{Queues: []string{"emails"}, Text: "p"}
+			result, err := op.Act(t.Context(), f, admin.Action{Kind: admin.ActCancel}, admin.ActOptions{})
+			if err != nil || result.Changed != 51 {
+				t.Errorf("cancel: %+v, %v", result, err)
 			}
 		})
 	}

@@ -12,9 +12,9 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// G9: a full Redis still drains. At maxmemory, a call to schedule is refused as a whole with ErrFull. Messages
-// scheduled before are delivered, retried, acknowledged and freed. Bridges keep their queues, a new bridge can join,
-// and a lost group is created again.
+// A full Redis still drains (guarantee G9). At maxmemory, a call to schedule is refused as a whole with ErrFull.
+// Messages that were scheduled before are delivered, retried, acknowledged and freed. Bridges keep their queues, a new
+// bridge can join, and a lost group is created again.
 func TestG9FullRedisStillDrains(t *testing.T) {
 	t.Parallel()
 	server := redistest.Own(t, "--appendonly", "yes", "--maxmemory-policy", "noeviction")
@@ -25,11 +25,11 @@ func TestG9FullRedisStillDrains(t *testing.T) {
 	batch := make([]bridge.NewMessage, n)
 	for i := range batch {
 		batch[i] = bridge.NewMessage{ID: fmt.Sprint("m", i), Payload: make([]byte, 512), Delay: 2*time.Second +
-			within(time.Second)(i)}
+			spreadOver(time.Second)(i)}
 	}
 	s.send(batch)
 
-	// The server is full from here on: the limit is below the used memory.
+	// From here on the server is full, because its limit of 1 MiB is below the memory that the payloads take.
 	used := s.number("MEMORY", "USAGE", s.keys().Payload)
 	if used < 1<<20 {
 		t.Fatalf("payloads take %d bytes: this run proves nothing", used)
@@ -65,12 +65,12 @@ func TestG9FullRedisStillDrains(t *testing.T) {
 		return nil
 	})
 	s.bridge(quick()) // joins while the server is full
-	s.settled(60*time.Second, "g")
+	s.awaitSettled(60*time.Second, "g")
 	if live := s.number("ZCARD", s.prefix+":bridges"); live != 2 {
 		t.Errorf("%d bridges live", live)
 	}
-	if over := s.number("ZCARD", s.keys().Due); over != 0 {
-		t.Errorf("%d members left", over)
+	if left := s.number("ZCARD", s.keys().Due); left != 0 {
+		t.Errorf("%d members left", left)
 	}
 	if _, err := s.client.Schedule(context.Background(), s.queue, []byte("x"), bridge.WithID("refused")); !errors.Is(err,
 		bridge.ErrFull) {
@@ -79,6 +79,6 @@ func TestG9FullRedisStillDrains(t *testing.T) {
 	if err := s.raw("CONFIG", "SET", "maxmemory", "0").Error(); err != nil {
 		t.Fatal(err)
 	}
-	s.schedule(100, "after-", within(100*time.Millisecond))
-	s.settled(20*time.Second, "g")
+	s.schedule(100, "after-", spreadOver(100*time.Millisecond))
+	s.awaitSettled(20*time.Second, "g")
 }

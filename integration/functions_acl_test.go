@@ -11,9 +11,9 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// A user of functions has the documented rights of a producer or worker (docs/operations/users.md), with +fcall instead
-// of +evalsha and +eval. These suffice for all functions of that role, and do not allow changing functions. An operator
-// may do both.
+// A producer or worker that uses functions has the rights of docs/operations/users.md, with +fcall instead of +evalsha
+// and +eval. With them, it may call every function of its role, and may not change functions. An operator may call
+// functions and change them.
 func TestUsersOfFunctions(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
@@ -41,6 +41,7 @@ func TestUsersOfFunctions(t *testing.T) {
 		for _, f := range admin.Functions() {
 			functions[f.Name] = f
 		}
+		// call calls a function, and removes it from functions: those that remain there at the end were not called.
 		call := func(r *bridge.Redis, name string, args ...string) (string, error) {
 			f := functions["duestream_"+name]
 			words := []string{"FCALL", "duestream_" + name, fmt.Sprint(len(f.Keys))}
@@ -51,6 +52,8 @@ func TestUsersOfFunctions(t *testing.T) {
 			reply, err := r.Client.Do(t.Context(), r.Client.B().Arbitrary(append(words, args...)...).Build()).ToAny()
 			return fmt.Sprint(reply), err
 		}
+		// is returns a check of a call's result. It wants this reply, or, if want has no closing bracket, a list that
+		// begins with this element. The comments of the functions say what the numbers mean.
 		is := func(want string) func(string, error) {
 			return func(got string, err error) {
 				t.Helper()
@@ -64,6 +67,7 @@ func TestUsersOfFunctions(t *testing.T) {
 		}
 		is("1")(call(producer, "register", "emails", "1"))
 		message := func(id, when string) []string { return []string{id, when, "p", `{"h:a":"b"}`, "60000"} }
+		// token of this call, token of the call before, and time it is kept in ms
 		token := []string{"call", "before", "60000"}
 		scheduled := append(token, message("later", "+60000")...)
 		for _, id := range []string{"acked", "extended", "retried", "buried", "released"} {
@@ -82,24 +86,26 @@ func TestUsersOfFunctions(t *testing.T) {
 			held[e.FieldValues["id"]] = e.ID
 		}
 		is("[1]")(call(worker, "extend", "mailer", "c", held["extended"], "extended"))
+		// The second entry does not hold the message "another", so it is not acknowledged.
 		is("[1 0]")(call(worker, "ack", "mailer", held["acked"], "acked", held["extended"], "another"))
 		is("[1]")(call(worker, "retry", "mailer", "5", "1000,2000", held["retried"], "retried", "retry", "", "max_attempts",
 			"boom"))
-		is("[2]")(call(worker, "dead_letter", "mailer", held["buried"], "buried", "boom"))
-		is("[3]")(call(worker, "release", "mailer", held["released"], "released"))
+		is("[2]")(call(worker, "dead_letter", "mailer", held["buried"], "buried", "boom")) // 2: it is a dead letter
+		is("[3]")(call(worker, "release", "mailer", held["released"], "released"))         // 3: it is released
 		letters, err := operator.Client.Do(t.Context(),
 			operator.Client.B().Xrange().Key(k.Dead).Start("-").End("+").Build()).AsXRange()
 		if err != nil || len(letters) != 1 {
 			t.Fatal(letters, err)
 		}
+		// The first element is the cursor of the next call: 0 means that these calls looked at the whole schedule.
 		is("[0")(call(producer, "reschedule_retries", "0", "100", "", "+2000", "retried"))
 		is("[0")(call(producer, "cancel_retries", "0", "100", "", "retried"))
-		is("[0]")(call(operator, "expire", "later"))
+		is("[0]")(call(operator, "expire", "later")) // not scheduled any more
 		is("[1]")(call(operator, "redrive", letters[0].ID, "+0", "", "", "", ""))
 		if len(functions) != 0 {
 			t.Errorf("not called: %v", functions)
 		}
-		g.deniedNothing("producer", "worker", "operator")
+		g.wantNoDenials("producer", "worker", "operator")
 
 		for _, user := range []string{"producer", "plain-producer", "worker", "plain-worker", "bridge"} {
 			forbidden := [][]string{{"FUNCTION", "LOAD", "REPLACE", "x"}, {"FUNCTION", "DELETE", "duestream"},

@@ -81,7 +81,8 @@ func (s *stack) fcallProducer(name string, n int, kinds ...string) {
 }
 
 // fcallWorker works like a client in another language: it reads by XREADGROUP, and does everything else by functions.
-// The kind of a message, the beginning of its ID, tells the result of its first delivery.
+// Message IDs have the form kind-name. The kind says how the worker settles the first delivery ("retry", "dead" or
+// "release"). All other kinds, and all retries, are extended and acknowledged.
 func (s *stack) fcallWorker(group string) {
 	k := s.keys()
 	handle := func(id string, fields map[string]string) error {
@@ -108,7 +109,7 @@ func (s *stack) fcallWorker(group string) {
 				got, err = s.fcall("ack", group, id, fields["id"])
 			}
 		}
-		if err == nil && got[0] != want && got[0] != 0 { // 0: it was reclaimed meanwhile, and is delivered again
+		if err == nil && got[0] != want && got[0] != 0 { // 0: the entry was reclaimed meanwhile, and is delivered again
 			return fmt.Errorf("%s of %s: %v", kind, fields["id"], got)
 		}
 		return err
@@ -156,8 +157,8 @@ func (s *stack) redriveAll(n int) {
 	}
 }
 
-// Clients use only functions, XREADGROUP and a bridge. Every message is delivered, retried, dead-lettered, redriven
-// and released as they request, and nothing is left.
+// Clients that use only functions and XREADGROUP, beside a bridge, lose nothing (guarantee G1). Every message is
+// delivered, retried, dead-lettered, redriven and released as they request, and nothing is left.
 func TestG1ClientsOfFunctionsLoseNothing(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
@@ -169,14 +170,15 @@ func TestG1ClientsOfFunctionsLoseNothing(t *testing.T) {
 		s.fcallWorker("g")
 		s.fcallProducer("a", 25, "ok", "retry", "dead", "release")
 		s.redriveAll(25)
-		if r := s.settled(30*time.Second, "g"); r.Sent != 100 {
+		if r := s.awaitSettled(30*time.Second, "g"); r.Sent != 100 {
 			t.Errorf("%+v", r)
 		}
 	})
 }
 
-// On a cluster, every master gets the library, and its replica gets it from the master. After a failover, functions
-// work without another load.
+// Clients that use only functions lose nothing on a cluster (guarantee G1). Loading gives the library to every master,
+// and replication gives it to the replicas, so functions work after a failover without another load. If one master has
+// a foreign library of the same name, loading changes no server.
 func TestG1FunctionsOnACluster(t *testing.T) {
 	t.Parallel()
 	c := redistest.Cluster(t, 3, 1, redistest.FailsOver...)
@@ -195,7 +197,8 @@ func TestG1FunctionsOnACluster(t *testing.T) {
 	did("loaded", "loaded", "loaded")
 	did("", "", "")
 	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
-		r, err := bridge.Dial(t.Context(), f.server.URL()) // a new connection sees the replicas in sync by then
+		// Each try uses a new client, because a client learns which replicas a cluster has when it connects.
+		r, err := bridge.Dial(t.Context(), f.server.URL())
 		if err != nil {
 			return false, err.Error()
 		}
@@ -241,7 +244,7 @@ func TestG1FunctionsOnACluster(t *testing.T) {
 		s.fcallWorker("g")
 	}
 	produce("before")
-	f.settled(40 * time.Second)
+	f.awaitSettled(40 * time.Second)
 	slot := c.Slot(f.queues[0].keys().Due)
 	master := c.Owner(slot)
 	c.InSync(master)
@@ -252,10 +255,11 @@ func TestG1FunctionsOnACluster(t *testing.T) {
 		return err == nil, fmt.Sprint(err)
 	})
 	produce("after")
-	t.Logf("%v", f.settled(40*time.Second))
+	t.Logf("%v", f.awaitSettled(40*time.Second))
 }
 
-// The library is persisted with the data, in both forms, and survives a flush.
+// The server stores the library with the data, in an append-only file and in a snapshot, and FLUSHALL does not delete
+// it.
 func TestFunctionsSurviveARestart(t *testing.T) {
 	t.Parallel()
 	for name, args := range map[string][]string{"AOF": {"--appendonly", "yes"}, "RDB": {"--save", "3600 1"}} {

@@ -14,8 +14,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// G1: no accepted message is lost. With two groups, two bridges of which one stops and returns, failing handlers and
-// a worker that stops in between, every accepted message reaches both groups.
+// No accepted message is lost (guarantee G1): every message reaches both groups, although a bridge and a worker stop
+// and others start later, and every fiftieth call of the handlers of group a fails.
 func TestG1NothingAcceptedIsLost(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
@@ -33,19 +33,19 @@ func TestG1NothingAcceptedIsLost(t *testing.T) {
 		s.worker("a", 20, flaky)
 		_, stopWorker := s.worker("a", 20, flaky)
 		s.worker("b", 20, nil)
-		s.schedule(1000, "early-", within(0))
-		s.schedule(2000, "m-", within(3*time.Second))
+		s.schedule(1000, "early-", spreadOver(0))
+		s.schedule(2000, "m-", spreadOver(3*time.Second))
 		stopBridge()
 		stopWorker()
 		s.worker("a", 20, flaky)
 		s.bridge(quick())
-		s.schedule(1000, "late-", within(time.Second))
-		s.settled(30*time.Second, "a", "b")
+		s.schedule(1000, "late-", spreadOver(time.Second))
+		s.awaitSettled(30*time.Second, "a", "b")
 	})
 }
 
-// G1 with cancels: a cancelled message is never delivered, and one whose Cancel returned ErrNotScheduled is
-// delivered.
+// The result of Cancel is definite (guarantee G1): a cancelled message is never delivered, and a message whose Cancel
+// returned ErrNotScheduled is delivered.
 func TestG1CancelAnswersDefinitely(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
@@ -56,7 +56,7 @@ func TestG1CancelAnswersDefinitely(t *testing.T) {
 		const n = 1000
 		batch := make([]bridge.NewMessage, n)
 		for i := range batch {
-			batch[i] = bridge.NewMessage{ID: fmt.Sprint("c", i), Delay: within(800 * time.Millisecond)(i)}
+			batch[i] = bridge.NewMessage{ID: fmt.Sprint("c", i), Delay: spreadOver(800 * time.Millisecond)(i)}
 		}
 		s.send(batch)
 		var cancelled atomic.Int64
@@ -75,22 +75,23 @@ func TestG1CancelAnswersDefinitely(t *testing.T) {
 			})
 		}
 		group.Wait()
-		s.settled(20*time.Second, "g")
+		s.awaitSettled(20*time.Second, "g")
 		if c := cancelled.Load(); c == 0 {
 			t.Errorf("no cancellation came in time: this run proves nothing")
 		}
 	})
 }
 
-// G2: no message is early, by the server's clock, for relative and absolute times, and for fractions written by
-// others.
+// No message is delivered before it is due by the server's clock (guarantee G2): messages with a relative time,
+// messages with an absolute time, and messages whose due time has a fraction of a millisecond, as another client may
+// write it.
 func TestG2NeverEarly(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
 		s := newStack(t, server)
 		s.groups("g")
 		s.bridge(quick())
 		s.worker("g", 100, nil)
-		s.schedule(1500, "relative-", within(1500*time.Millisecond))
+		s.schedule(1500, "relative-", spreadOver(1500*time.Millisecond))
 		var batch []bridge.NewMessage
 		for i := range 500 {
 			batch = append(batch, bridge.NewMessage{ID: fmt.Sprint("absolute-", i),
@@ -101,15 +102,15 @@ func TestG2NeverEarly(t *testing.T) {
 			due := time.Now().Add(time.Duration(i*7) * time.Millisecond).UnixMilli()
 			id := fmt.Sprint("fraction-", i)
 			s.raw("ZADD", s.keys().Due, fmt.Sprintf("%d.001", due), id)
-			s.ledger.Sent(id, due+1)
+			s.ledger.Sent(id, due+1) // not due before the next whole millisecond
 		}
-		s.settled(20*time.Second, "g")
+		s.awaitSettled(20*time.Second, "g")
 	})
 }
 
-// G3: a delivery has one owner. Handlers exceed their visibility timeout without extending (the server is told that
-// they are idle), in a race with the reclaimer. Each delivery is settled by exactly one side, so the attempts of a
-// message form one chain.
+// A delivery has one owner (guarantee G3). In each round, an acknowledgement, a retry and a reclaim of the same entries
+// race. Exactly one of the three settles an entry, so a message never has two deliveries of the same attempt: in round
+// n, each message that is left is in attempt n.
 func TestG3OneOwnerOfADelivery(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
 		s := newStack(t, server)
@@ -148,10 +149,11 @@ func TestG3OneOwnerOfADelivery(t *testing.T) {
 				s.ledger.Delivered("g", m.ID, lua.EntryTime(e.ID).UnixMilli(), m.Due.UnixMilli())
 			}
 		}
-		s.settled(5*time.Second, "g")
+		s.awaitSettled(5*time.Second, "g")
 	})
 }
 
+// drainUntilIdle drains until the schedule is empty.
 func drainUntilIdle(t *testing.T, s *stack) {
 	t.Helper()
 	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
@@ -160,8 +162,8 @@ func drainUntilIdle(t *testing.T, s *stack) {
 	})
 }
 
-// raceForEntries runs an acknowledgement, a failure and a reclaim for the same entries concurrently, and returns how
-// many had an effect.
+// raceForEntries acknowledges, retries and reclaims the same entries concurrently, and returns how often an entry was
+// settled: as often as there are entries, if each has one owner.
 func raceForEntries(t *testing.T, s *stack, round int, entries []entry) int {
 	attempts := lua.Attempts{Max: 3, Delays: []time.Duration{time.Millisecond}}
 	held := make([]lua.Held, len(entries))
@@ -207,8 +209,9 @@ func raceForEntries(t *testing.T, s *stack, round int, entries []entry) int {
 	return int(settled.Load())
 }
 
-// G4: groups are independent. Two of three groups always fail. The third gets each message exactly once, each failing
-// group gets exactly one dead letter per message, and the number of entries is linear in the attempts.
+// Groups are independent (guarantee G4). Two of three groups always fail. The third gets each message exactly once, and
+// each failing group gets exactly one dead letter for each message. A retry is an entry for the failing group alone, so
+// each message makes one entry, and one more for each retry of a group.
 func TestG4GroupsAreIndependent(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
@@ -222,12 +225,12 @@ func TestG4GroupsAreIndependent(t *testing.T) {
 		s.worker("fine", 20, func(context.Context, *bridge.Message) error { fine.Add(1); return nil })
 		s.worker("bad", 20, func(context.Context, *bridge.Message) error { return errors.New("bad luck") })
 		s.worker("worse", 20, func(context.Context, *bridge.Message) error { return errors.New("worse luck") })
-		s.schedule(n, "m", within(0))
+		s.schedule(n, "m", spreadOver(0))
 		redistest.Eventually(t, 30*time.Second, func() (bool, string) {
 			dead := s.number("XLEN", s.keys().Dead)
 			return dead == 2*n, fmt.Sprint(dead, " dead letters")
 		})
-		s.settled(20*time.Second, "fine", "bad", "worse")
+		s.awaitSettled(20*time.Second, "fine", "bad", "worse")
 		if fine.Load() != n {
 			t.Errorf("the group that never fails was called %d times for %d messages", fine.Load(), n)
 		}
@@ -258,6 +261,7 @@ func TestG4GroupsAreIndependent(t *testing.T) {
 	})
 }
 
+// entriesEverAdded returns how many entries the queue's stream has ever had.
 func entriesEverAdded(t *testing.T, s *stack) int64 {
 	info, err := s.raw("XINFO", "STREAM", s.keys().Stream).AsMap()
 	if err != nil {
@@ -271,14 +275,14 @@ func entriesEverAdded(t *testing.T, s *stack) int64 {
 	return added
 }
 
-// G5: nothing is dropped silently. A message that is malformed, expired or without its body becomes one dead letter
-// with its bytes. All others are delivered.
+// Nothing is dropped silently (guarantee G5). A message that has malformed metadata or is expired becomes exactly one
+// dead letter; a malformed one keeps its payload and metadata byte for byte. All other messages are delivered.
 func TestG5NothingIsDroppedSilently(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
 		s := newStack(t, server)
 		k := s.keys()
 		s.groups("g")
-		malformed := map[string]string{
+		malformed := map[string]string{ // by message ID: its metadata
 			"null": `{"a":null}`, "nested": `{"a":{"b":"c"}}`, "array": `["a"]`, "number": `{"a":1}`, "broken": `{"a":`,
 			"scalar":          `"text"`,
 			"payload-in-meta": `{"payload":"x"}`, "attempt": `{"attempt":"abc"}`, "not-utf8": "{\"a\":\"\xff\"}",
@@ -293,12 +297,12 @@ func TestG5NothingIsDroppedSilently(t *testing.T) {
 		s.raw("ZADD", k.Due, fmt.Sprint(now), "expired")
 		s.bridge(quick())
 		s.worker("g", 10, nil)
-		s.schedule(100, "fine-", within(100*time.Millisecond))
+		s.schedule(100, "fine-", spreadOver(100*time.Millisecond))
 		redistest.Eventually(t, 15*time.Second, func() (bool, string) {
 			n := s.number("XLEN", k.Dead)
 			return n == int64(len(malformed))+1, fmt.Sprint(n, " dead letters")
 		})
-		s.settled(20*time.Second, "g")
+		s.awaitSettled(20*time.Second, "g")
 		letters, err := s.raw("XRANGE", k.Dead, "-", "+").AsXRange()
 		if err != nil {
 			t.Fatal(err)

@@ -21,12 +21,14 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// front is a gateway in a process of its own, with a token.
+// front is a gateway in a process of its own.
 type front struct {
-	base, head string
-	pid        int
+	base string // URL
+	head string // header line with a token that allows everything
+	pid  int
 }
 
+// front starts a gateway, and waits until it accepts connections.
 func (s *stack) front(t *testing.T, program string) front {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -53,7 +55,7 @@ func (s *stack) front(t *testing.T, program string) front {
 	return f
 }
 
-// launch runs the program until the test ends.
+// launch runs the duestream command until the test ends.
 func (s *stack) launch(t *testing.T, program string, args ...string) (pid int) {
 	t.Helper()
 	cmd := exec.Command(program, append([]string{"--redis", s.server.URL(), "--prefix", s.prefix}, args...)...)
@@ -97,7 +99,7 @@ func cpuTime(t *testing.T, pid int) time.Duration {
 	if err := errors.Join(errUser, errSystem); err != nil {
 		t.Fatal(err)
 	}
-	return time.Duration(user+system) * (time.Second / 100)
+	return time.Duration(user+system) * (time.Second / 100) // Linux counts hundredths of a second here
 }
 
 func median(values []float64) float64 {
@@ -105,13 +107,13 @@ func median(values []float64) float64 {
 	return values[len(values)/2]
 }
 
-// TestHTTPLoad measures the cost of HTTP, in turns on one machine: publishing against the SDK and against lmstfy's
-// own server, receiving and acknowledging against that server, the cost of idle long polls, and the lateness of
-// answers to waiting ones. It takes minutes, needs DUESTREAM_TEST_FULL=1, and logs the figures.
+// TestHTTPLoad measures the gateway on one machine: the speed of publishing, compared with the SDK and with lmstfy's
+// own server; the speed of receiving and acknowledging, compared with that server; the lateness of answers to long
+// polls; and the cost of idle long polls. It fails if the gateway is slower, later or larger than the limits below. It
+// takes minutes, needs DUESTREAM_TEST_FULL=1, and logs the figures.
 //
-// The clients of both servers are the same: open connections, prepared requests, and responses of which only status
-// and body are read (wire). So the figures are those of the servers. The SDK is called in this process, as a program
-// calls it. The log also has the CPU time of the gateway per request.
+// Both servers are measured with the same client ([wire]), which needs little CPU time itself. The SDK is called in
+// this process, as a program calls it. The log also has the CPU time of the gateway per request.
 func TestHTTPLoad(t *testing.T) {
 	if !lmstfyserver.Full() {
 		t.Log("set DUESTREAM_TEST_FULL=1 to measure")
@@ -128,6 +130,8 @@ func TestHTTPLoad(t *testing.T) {
 	t.Run("Idle", func(t *testing.T) { s.idlePolls(t, program) })
 }
 
+// throughput measures publishing and consuming in turns, so that all ways meet the same load of the machine, and
+// compares the medians.
 func (s *stack) throughput(t *testing.T, f front, other *lmstfyserver.Server) {
 	const connections, turn, turns = 64, 3 * time.Second, 3
 	payload := strings.Repeat("x", 256)
@@ -139,9 +143,9 @@ func (s *stack) throughput(t *testing.T, f front, other *lmstfyserver.Server) {
 	measure := func(name string, callers int, do func(caller int) int) {
 		began, cpu := time.Now(), cpuTime(t, f.pid)
 		rate := rateOf(callers, turn, do)
-		took := (cpuTime(t, f.pid) - cpu).Seconds() / time.Since(began).Seconds()
+		busy := (cpuTime(t, f.pid) - cpu).Seconds() / time.Since(began).Seconds() // CPU seconds per second
 		rates[name] = append(rates[name], rate)
-		t.Logf("%s: %.0f a second, of each %.0f µs in the gateway", name, rate, 1e6*took/max(rate, 1))
+		t.Logf("%s: %.0f a second, with %.0f µs of CPU time in the gateway for each", name, rate, 1e6*busy/max(rate, 1))
 	}
 	client := s.client
 	for n := range turns {
@@ -162,7 +166,7 @@ func (s *stack) throughput(t *testing.T, f front, other *lmstfyserver.Server) {
 		measure("consume and acknowledge, lmstfy, 64 connections", connections,
 			func(i int) int { return takeTheirs(theirs[i], theirQueue) })
 	}
-	at := func(name string) float64 { return median(rates[name]) }
+	at := func(name string) float64 { return median(rates[name]) } // messages a second
 	publish, take := at("publish, HTTP, 64 connections"), at("consume and acknowledge, HTTP")
 	t.Logf("publish: %.2f of the SDK, %.2f of lmstfy", publish/at("publish, SDK, 64 callers"), publish/
 		at("publish, lmstfy, 64 connections"))
@@ -173,7 +177,7 @@ func (s *stack) throughput(t *testing.T, f front, other *lmstfyserver.Server) {
 	}
 }
 
-// takeOurs receives and acknowledges up to 100 messages.
+// takeOurs receives up to 100 messages from the gateway, acknowledges them, and returns their number.
 func takeOurs(w *wire, queue string) int {
 	var found struct {
 		Deliveries []struct {
@@ -189,7 +193,7 @@ func takeOurs(w *wire, queue string) int {
 	return len(found.Deliveries)
 }
 
-// takeTheirs does the same with lmstfy, which acknowledges one at a time.
+// takeTheirs does the same with lmstfy's own server, which acknowledges one message at a time.
 func takeTheirs(w *wire, queue string) int {
 	var found []struct {
 		ID string `json:"job_id"`
@@ -204,7 +208,8 @@ func takeTheirs(w *wire, queue string) int {
 	return len(found)
 }
 
-// longPollsAreInTime makes 1,000 messages a second due for waiting callers.
+// longPollsAreInTime makes 1,000 messages a second due while 50 callers wait in long polls. At most 1 % of them may be
+// answered more than 10 ms late.
 func (s *stack) longPollsAreInTime(t *testing.T, f front) {
 	const pollers, count, rate = 50, 10_000, 1000
 	var mu sync.Mutex
@@ -259,7 +264,7 @@ func (s *stack) longPollsAreInTime(t *testing.T, f front) {
 		select {
 		case <-got:
 		case <-time.After(30 * time.Second):
-			t.Fatal("some did not come")
+			t.Fatal("some messages did not come")
 		}
 	}
 	close(stop)
@@ -274,7 +279,8 @@ func (s *stack) longPollsAreInTime(t *testing.T, f front) {
 	}
 }
 
-// idlePolls makes 2,000 callers wait on empty queues.
+// idlePolls makes 2,000 callers wait in long polls on 10 empty queues, and compares the requests to Redis and the
+// memory of the gateway with those before.
 func (s *stack) idlePolls(t *testing.T, program string) {
 	const callers, window = 2000, 15 * time.Second
 	f := s.front(t, program)
@@ -284,7 +290,7 @@ func (s *stack) idlePolls(t *testing.T, program string) {
 		<-time.After(window)
 		return float64(monitor.Count()) / window.Seconds()
 	}
-	<-time.After(3 * time.Second)
+	<-time.After(3 * time.Second) // until the start of the gateway is over
 	memory, before := residentMiB(t, f.pid), requests()
 	for i := range callers {
 		w := newWire(t, f.base, f.head)
@@ -292,12 +298,12 @@ func (s *stack) idlePolls(t *testing.T, program string) {
 			t.Fatal(err)
 		}
 	}
-	<-time.After(8 * time.Second)
+	<-time.After(8 * time.Second) // until all callers wait
 	after := requests()
-	more := residentMiB(t, f.pid)
+	memoryAfter := residentMiB(t, f.pid)
 	t.Logf("%d idle long polls on 10 queues: %.2f requests a second to Redis, %.2f without; %.1f MiB, %.1f without", callers,
-		after, before, more, memory)
-	if after-before > 2 || more-memory > 60 {
+		after, before, memoryAfter, memory)
+	if after-before > 2 || memoryAfter-memory > 60 {
 		t.Error("should cost 2 requests a second and 60 MiB at most")
 	}
 }

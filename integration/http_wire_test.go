@@ -16,13 +16,12 @@ import (
 	"time"
 )
 
-// wire is a minimal connection to an HTTP server, because the client shares two cores with the measured server. A
-// caller can prepare its requests as bytes. Of a response it reads the status and the body. All servers are measured
-// with it.
+// wire is a minimal HTTP client with one connection. It needs little CPU time, because it shares two cores with the
+// measured server. A caller can prepare its requests as bytes. Of a response, wire reads only the status and the body.
 type wire struct {
 	t    *testing.T
 	host string
-	head string // further header lines of each request
+	head string // header lines of each request, in addition to Host and Content-Length
 	conn net.Conn
 	read *bufio.Reader
 }
@@ -38,19 +37,19 @@ func newWire(t *testing.T, base, head string) *wire {
 	return &wire{t: t, host: host, head: head, conn: conn, read: bufio.NewReader(conn)}
 }
 
-// request returns the bytes of a request.
+// request returns the bytes of a request, for ask.
 func (w *wire) request(method, target, body string) []byte {
 	return fmt.Appendf(nil, "%s %s HTTP/1.1\r\nHost: %s\r\n%sContent-Length: %d\r\n\r\n%s", method, target, w.host, w.head,
 		len(body), body)
 }
 
-// send sends a request.
+// send sends a request, and does not wait for the response.
 func (w *wire) send(method, target, body string) error {
 	_, err := w.conn.Write(w.request(method, target, body))
 	return err
 }
 
-// ask sends a request, and returns its response.
+// ask sends the bytes of a request, and returns the response.
 func (w *wire) ask(request []byte) (status int, text []byte, err error) {
 	if _, err = w.conn.Write(request); err != nil {
 		return 0, nil, err
@@ -83,6 +82,7 @@ func (w *wire) ask(request []byte) (status int, text []byte, err error) {
 	}
 }
 
+// body reads the body of a response, which is chunked or has this size.
 func (w *wire) body(size int, chunked bool) (text []byte, err error) {
 	if !chunked {
 		text = make([]byte, size)
@@ -95,12 +95,13 @@ func (w *wire) body(size int, chunked bool) (text []byte, err error) {
 	return text, err
 }
 
-// must sends a request. The test fails for any status except 2xx and those in also.
+// must sends a request, and returns the body of the response. The test fails for any status except 2xx and those in
+// also, for which must returns nil.
 func (w *wire) must(method, target, body string, also ...int) []byte {
 	return w.mustAsk(w.request(method, target, body), also...)
 }
 
-// mustAsk is must with a prepared request.
+// mustAsk does the same with the bytes of a request.
 func (w *wire) mustAsk(request []byte, also ...int) []byte {
 	status, text, err := w.ask(request)
 	for _, one := range also {
@@ -116,7 +117,8 @@ func (w *wire) mustAsk(request []byte, also ...int) []byte {
 	return text
 }
 
-// rateOf runs do for concurrent callers, for a while or until all return 0, and returns how much was done per second.
+// rateOf calls do again and again from concurrent callers. A caller ends after the given time, or when do returns 0.
+// rateOf returns the sum of the results of do, per second.
 func rateOf(callers int, most time.Duration, do func(caller int) int) float64 {
 	var done atomic.Int64
 	var all sync.WaitGroup

@@ -21,19 +21,19 @@ import (
 type begun struct {
 	attempt int
 	at      time.Time
-	entry   string
+	entry   string // ID of the entry
 }
 
-// Of 1,000 messages, 100 hang for ever in each attempt and ignore their contexts. 50 of those hold a key that another
-// message waits for. All others are delivered in time, and once. Each hung message is delivered elsewhere within
-// timeout, grace and visibility timeout, and ends as a dead letter with each attempt counted once. Waiting messages
-// get their keys.
+// The handlers of 100 of 1,000 messages hang in each attempt and ignore their contexts. 50 of these messages hold an
+// ordering key that another message waits for. All other messages are delivered in time, and once. A hung message is
+// delivered to another handler within timeout, grace and visibility timeout, and becomes a dead letter after two
+// attempts. Then the message that waits for its key is delivered.
 func TestHandlersThatHangHoldNothingUp(t *testing.T) {
 	t.Parallel()
 	const (
 		messages   = 1000
-		timeout    = 300 * time.Millisecond
-		grace      = 300 * time.Millisecond
+		timeout    = 300 * time.Millisecond // after which the worker cancels a handler's context
+		grace      = 300 * time.Millisecond // after which the worker abandons a handler that does not return
 		visibility = 2 * time.Second
 		slack      = 2 * time.Second // for a busy machine
 		attempts   = 2
@@ -49,7 +49,7 @@ func TestHandlersThatHangHoldNothingUp(t *testing.T) {
 	for i := range messages {
 		m := bridge.NewMessage{ID: id(i), At: due.Add(time.Duration(i) * 2 * time.Millisecond),
 			Headers: map[string]string{"hangs": fmt.Sprint(hangs(i))}}
-		if i%20 < 2 { // a hung message, and the next one, which waits for it
+		if i%20 < 2 { // a message that hangs, and the next one, which waits for the key of the first
 			m.Key = fmt.Sprint("key ", i/20)
 		}
 		batch = append(batch, m)
@@ -78,7 +78,7 @@ func TestHandlersThatHangHoldNothingUp(t *testing.T) {
 		workers = append(workers, w)
 		s.run("worker", w.Run)
 	}
-	t.Cleanup(sync.OnceFunc(func() { close(release) })) // before the workers stop
+	t.Cleanup(sync.OnceFunc(func() { close(release) })) // runs before the cleanups that stop the workers
 	stats := func() (sum bridge.WorkerStats) {
 		for _, w := range workers {
 			one := w.Stats()
@@ -119,7 +119,7 @@ func TestHandlersThatHangHoldNothingUp(t *testing.T) {
 		if !hangs(i) {
 			from := due.Add(time.Duration(i) * 2 * time.Millisecond)
 			if i%20 == 1 { // its key is free once the hung message is a dead letter
-				from = dead[id(i-1)].Dead
+				from = dead[id(i-1)].Dead // in time means: after this, and not after its due time
 				if lua.EntryTime(got[0].entry).Before(from) {
 					t.Errorf("%s became ready before %s was a dead letter", id(i), id(i-1))
 				}
@@ -146,25 +146,9 @@ func TestHandlersThatHangHoldNothingUp(t *testing.T) {
 	}
 }
 
-// hangingHandler writes a line for each call, and hangs for ever if the message's ID says so.
-func hangingHandler(path string) bridge.Handler {
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
-	if err != nil {
-		panic(err)
-	}
-	return func(_ context.Context, m *bridge.Message) error {
-		if _, err := fmt.Fprintf(file, "%s %d .\n", m.ID, m.Attempt); err != nil {
-			return err
-		}
-		if strings.HasPrefix(m.ID, "hangs-") {
-			select {}
-		}
-		return nil
-	}
-}
-
-// Workers with hanging handlers are killed at random times. No attempt is made twice, the hung messages become dead
-// letters after their attempts, all others are delivered, and waiting messages get their keys.
+// Workers with hanging handlers are killed at random times. No attempt is delivered twice, the messages whose handlers
+// hang become dead letters after their last attempt, and all others are delivered, also those that wait for the
+// ordering key of a hung message.
 func TestHandlersThatHangInWorkersThatAreKilled(t *testing.T) {
 	t.Parallel()
 	const messages, attempts = 300, 3
@@ -178,7 +162,7 @@ func TestHandlersThatHangInWorkersThatAreKilled(t *testing.T) {
 		if i%10 == 0 {
 			m.ID, m.MaxAttempts = fmt.Sprint("hangs-", i), attempts
 		}
-		if i%20 < 2 { // a hung message, and the next one, which waits for it
+		if i%20 < 2 { // a message that hangs, and the next one, which waits for the key of the first
 			m.Key = fmt.Sprint("key ", i/20)
 		}
 		batch = append(batch, m)
@@ -196,8 +180,8 @@ func TestHandlersThatHangInWorkersThatAreKilled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	calls := map[string]map[string]int{} // ID → attempt → calls
-	for line := range strings.Lines(string(text)) {
+	calls := map[string]map[string]int{}            // ID → attempt → calls
+	for line := range strings.Lines(string(text)) { // "ID attempt"
 		cells := strings.Fields(line)
 		if calls[cells[0]] == nil {
 			calls[cells[0]] = map[string]int{}

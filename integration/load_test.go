@@ -20,16 +20,18 @@ type load struct {
 	callers  sync.WaitGroup
 	accepted atomic.Int64
 	mu       sync.Mutex
-	others   map[string]int // results that promise nothing, by kind
+	// failures counts the calls that failed, by the kind of their error. Their messages may or may not have been
+	// stored.
+	failures map[string]int
 }
 
 const pace = 2 * time.Millisecond // interval between two messages of a caller
 
-// load starts callers that run until end is called. Accepted messages are recorded in the ledger as owed to every
-// group, and uncertain ones as maybe sent.
+// load starts callers that schedule messages until end is called. The i-th message of a caller has the delay in(i). The
+// ledger records accepted messages as owed to every group, and all others as maybe sent.
 func (s *stack) load(client *bridge.Client, name string, callers int, in func(i int) time.Duration) *load {
 	s.t.Helper()
-	l := &load{t: s.t, stop: make(chan struct{}), others: map[string]int{}}
+	l := &load{t: s.t, stop: make(chan struct{}), failures: map[string]int{}}
 	for caller := range callers {
 		l.callers.Go(func() {
 			tick := time.NewTicker(pace)
@@ -50,6 +52,7 @@ func (s *stack) load(client *bridge.Client, name string, callers int, in func(i 
 	return l
 }
 
+// enter records the result of one call in the ledger, and counts it.
 func (l *load) enter(ledger *redistest.Ledger, id string, receipt bridge.Receipt, err error) {
 	if err == nil {
 		ledger.Sent(id, receipt.Due.UnixMilli())
@@ -66,11 +69,11 @@ func (l *load) enter(ledger *redistest.Ledger, id string, receipt bridge.Receipt
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.others[kind]++
+	l.failures[kind]++
 }
 
-// more waits until n further messages were accepted.
-func (l *load) more(n int64) {
+// awaitMore waits until n further messages were accepted.
+func (l *load) awaitMore(n int64) {
 	l.t.Helper()
 	from := l.accepted.Load()
 	redistest.Eventually(l.t, 30*time.Second, func() (bool, string) {
@@ -78,6 +81,7 @@ func (l *load) more(n int64) {
 	})
 }
 
+// end stops the callers, and returns when they have ended.
 func (l *load) end() {
 	select {
 	case <-l.stop:
@@ -90,9 +94,10 @@ func (l *load) end() {
 func (l *load) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return fmt.Sprintf("accepted %d, others %v", l.accepted.Load(), l.others)
+	return fmt.Sprintf("accepted %d, failures %v", l.accepted.Load(), l.failures)
 }
 
+// durably returns a client with the given durability.
 func (s *stack) durably(durability bridge.Durability) *bridge.Client {
 	s.t.Helper()
 	client, err := bridge.NewClient(bridge.ClientConfig{Redis: s.redis, Prefix: s.prefix, Durability: durability, Logger: s.log})

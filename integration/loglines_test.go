@@ -22,8 +22,9 @@ type logLines struct {
 }
 
 type logLine struct {
-	message, about string // about: the part that logs, by the attributes of its logger
-	why            string
+	message string
+	about   string // the attributes of the logger, which tell which part logs
+	why     string // the attribute "error"
 }
 
 func newLogLines() *logLines { return &logLines{} }
@@ -84,7 +85,8 @@ func (h *logHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
 
 func (h *logHandler) WithGroup(string) slog.Handler { return h }
 
-// wantPairs checks that no part logs "works again" more often than it has logged "is failing" by then.
+// wantPairs checks that, before each line "works again" of a part, the part has logged more lines "is failing" than
+// lines "works again".
 func (l *logLines) wantPairs(t testing.TB) {
 	t.Helper()
 	l.mu.Lock()
@@ -106,13 +108,14 @@ func worksAgain(message string) (part string, ok bool) {
 	return strings.CutSuffix(message, " works again")
 }
 
-// wantLog compares the log with the number of faults: for each fault, a part logs at most once that it is failing,
-// and as often that it works again, which is its last line. parts is how many bridges or workers share a name in the
-// log.
+// wantLog compares the log with the number of faults. A part logs at most once for each fault that it is failing, and
+// at most as often that it works again. wantLog waits until each part that failed has logged that it works again. parts
+// is the number of bridges or workers that have the same name in the log, whose lines are counted together.
 func (n *network) wantLog(faults, parts int) {
 	n.t.Helper()
 	var failing, working map[string]int
-	redistest.Eventually(n.t, 15*time.Second, func() (bool, string) { // a part that waits in a read logs it afterwards
+	// A part that waits in a read logs that it works again only after that read.
+	redistest.Eventually(n.t, 15*time.Second, func() (bool, string) {
 		failing, working = n.log.changes()
 		for part := range failing {
 			if working[part] == 0 {
@@ -168,12 +171,12 @@ func goroutines(t testing.TB) (n int) {
 	return n
 }
 
-// wantGoroutines waits until there are no more goroutines than before the faults, apart from a few that the client
-// library keeps for new connections: far fewer than faults.
+// wantGoroutines waits until there are no more goroutines than before the faults, apart from 8 that the client library
+// may keep for new connections. A goroutine left by each fault would be more.
 func (n *network) wantGoroutines() {
 	n.t.Helper()
 	if n.base == 0 {
-		return // a test of a single fault
+		return // the test has not called warm, because it makes only one fault
 	}
 	now := 0
 	defer func() { n.t.Logf("goroutines: %d before the faults, %d after", n.base, now) }()

@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -22,37 +21,14 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// commandDir holds cmd/duestream, which is built once for all tests of this process. TestMain removes it.
-var commandDir string
-
-var command = sync.OnceValues(func() (path string, err error) {
-	if commandDir, err = os.MkdirTemp("", "duestream-command-"); err != nil {
-		return "", err
-	}
-	path = filepath.Join(commandDir, "duestream")
-	out, err := exec.Command("go", "build", "-o", path, "github.com/duestream/duestream/cmd/duestream").CombinedOutput()
-	if err != nil {
-		return "", fmt.Errorf("%w\n%s", err, out)
-	}
-	return path, nil
-})
-
-// build builds cmd/duestream, and returns its path.
-func build(t *testing.T) string {
-	t.Helper()
-	path, err := command()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return path
-}
-
-// TestMainJob is the whole job: NDJSON piped into the command, two bridge processes, and one group of a Go worker, a
-// Python script and a shell script with only redis-cli. One message in a hundred fails once. A second group reads the
-// same queue. Every ID is acknowledged in both groups, nothing is left, and piping the file again schedules nothing.
-// DUESTREAM_TEST_FULL=1 runs it at full size: 100,000 messages over 60 s.
+// TestMainJob runs everything together, as a user would: it pipes NDJSON into the duestream command, beside two bridge
+// processes. One group has a worker in Go, a Python script, and a shell script that uses only redis-cli; one message in
+// a hundred fails there once. A second group reads the same queue. Each message is acknowledged in both groups, nothing
+// is left, and piping the file again schedules nothing. DUESTREAM_TEST_FULL=1 runs it at full size: 100,000 messages
+// over 60 s.
 func TestMainJob(t *testing.T) {
-	n, spread := 5_000, 5*time.Second
+	t.Parallel() // other tests run while the command is built
+	n, spread := 2_000, 2*time.Second
 	if os.Getenv("DUESTREAM_TEST_FULL") != "" {
 		n, spread = 100_000, 60*time.Second
 	}
@@ -88,6 +64,7 @@ func TestMainJob(t *testing.T) {
 	var file bytes.Buffer
 	lines := json.NewEncoder(&file)
 	for i := range n {
+		// 7919 is a prime number, so the delays are spread evenly and are not in the order of the lines.
 		id, in := fmt.Sprintf("order-%06d", i), int64(i*7919%n)*spread.Milliseconds()/int64(n)
 		if err := lines.Encode(map[string]any{"id": id, "payload": map[string]any{"order": i}, "in_ms": in,
 			"headers": map[string]string{"kind": "order"}}); err != nil {
@@ -95,7 +72,7 @@ func TestMainJob(t *testing.T) {
 		}
 		s.ledger.Sent(id, begin.UnixMilli()+in)
 	}
-	summary := s.pipe(duestream, env, file.Bytes())
+	summary := s.pipe(duestream, file.Bytes())
 	t.Logf("scheduled %d messages in %s: %s", n, time.Since(begin).Round(time.Millisecond), summary)
 
 	acknowledged := map[string]int{}
@@ -123,7 +100,7 @@ func TestMainJob(t *testing.T) {
 	if dead := s.number("XLEN", s.keys().Dead); dead != 0 {
 		t.Errorf("%d dead letters", dead)
 	}
-	again := s.pipe(duestream, env, file.Bytes())
+	again := s.pipe(duestream, file.Bytes())
 	if ok, left := s.empty("orders", "audit"); !ok {
 		t.Errorf("piping the file again scheduled something: %s", left)
 	}
@@ -133,51 +110,20 @@ func TestMainJob(t *testing.T) {
 	t.Logf("the same file again: %s", again)
 }
 
-// process runs a child until the test ends. Then it must end by itself within ten seconds.
+// process runs a child process until the test ends.
 func (s *stack) process(cmd *exec.Cmd, env []string) {
 	s.t.Helper()
-	var output bytes.Buffer
-	cmd.Env, cmd.Stderr = env, &output
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
-		s.t.Fatal(err)
-	}
-	s.t.Cleanup(func() {
-		done := make(chan error, 1)
-		_ = cmd.Process.Signal(syscall.SIGTERM)
-		go func() { done <- cmd.Wait() }()
-		select {
-		case err := <-done:
-			if err != nil {
-				s.t.Errorf("%s: %v\n%s", strings.Join(cmd.Args, " "), err, output.String())
-			}
-		case <-time.After(10 * time.Second):
-			_ = cmd.Process.Kill()
-			<-done
-			s.t.Errorf("%s did not end on SIGTERM\n%s", strings.Join(cmd.Args, " "), output.String())
-		}
-		if s.t.Failed() && output.Len() > 0 {
-			s.t.Logf("%s:\n%.4000s", strings.Join(cmd.Args, " "), output.String())
-		}
-	})
+	redistest.Process(s.t, cmd, env)
 }
 
 // pipe sends NDJSON through `duestream schedule`, and returns its output.
-func (s *stack) pipe(duestream string, env []string, ndjson []byte) string {
+func (s *stack) pipe(duestream string, ndjson []byte) string {
 	s.t.Helper()
-	cmd := exec.Command(duestream, "schedule", s.queue, "--file", "-", "--json")
-	cmd.Env, cmd.Stdin = env, bytes.NewReader(ndjson)
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	if err != nil {
-		s.t.Fatalf("duestream schedule: %v\n%s", err, stderr.String())
-	}
-	return strings.TrimSpace(string(out))
+	return strings.TrimSpace(s.mustRun(duestream, string(ndjson), "schedule", s.queue, "--file", "-", "--json"))
 }
 
-// readLog records the acknowledgements in a script's log, with lines "ID attempt entry", in the ledger, and returns
-// their number. Reading it again adds nothing.
+// readLog reads the log of an example's worker, which has a line "ID attempt entry" for each acknowledged message. It
+// records the lines that it has not read before as deliveries in the ledger, and returns the number of all lines.
 func (s *stack) readLog(group, path string) int {
 	file, err := os.Open(path)
 	if err != nil {

@@ -13,7 +13,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// gauge returns a value of a collector by its name and labels; ok is false if there is none.
+// gauge returns the value of a collector's gauge or counter that has this name and these label values. ok is false if
+// there is none.
 func gauge(t testing.TB, c prometheus.Collector, name string, labels ...string) (v float64, ok bool) {
 	t.Helper()
 	registry := prometheus.NewRegistry()
@@ -36,7 +37,9 @@ func gauge(t testing.TB, c prometheus.Collector, name string, labels ...string) 
 	return 0, false
 }
 
-// On every server, a bridge with metrics needs no more rights than one without, except for two figures.
+// On every server, a bridge with metrics needs no more rights than one without, except for two figures:
+// duestream_retrying needs ZSCAN, and duestream_memory_bytes needs MEMORY USAGE. The test grants these at the end of
+// its first round.
 func TestMetricsNeedNoMoreThanTheBridgesUser(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {

@@ -18,28 +18,29 @@ import (
 	"github.com/duestream/duestream/integration/before"
 	"github.com/duestream/duestream/integration/redistest"
 	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/scheduler"
 )
 
-// served is a bridge of any release in a process of its own.
-type served struct {
+// releaseProcess is the duestream command of any release, running in a process of its own: mostly as a bridge.
+type releaseProcess struct {
 	t   *testing.T
 	cmd *exec.Cmd
 
 	mu       sync.Mutex
-	assigned map[string]int // from the last "queues assigned" in its log
+	assigned map[string]int // numbers of the last line "queues assigned" in its log
 	ended    chan struct{}
 }
 
-// serve runs a bridge with the given command.
-func (s *stack) serve(t *testing.T, command string) *served {
+// serve runs a bridge with the duestream command at this path, of any release.
+func (s *stack) serve(t *testing.T, command string) *releaseProcess {
 	t.Helper()
-	return s.goesOn(t, command, "serve")
+	return s.startProgram(t, command, "serve")
 }
 
-// goesOn runs a command that runs until it is stopped.
-func (s *stack) goesOn(t *testing.T, command string, args ...string) *served {
+// startProgram does the same for any command that runs until it is stopped.
+func (s *stack) startProgram(t *testing.T, command string, args ...string) *releaseProcess {
 	t.Helper()
-	b := &served{t: t, cmd: exec.Command(command, args...), ended: make(chan struct{})}
+	b := &releaseProcess{t: t, cmd: exec.Command(command, args...), ended: make(chan struct{})}
 	b.cmd.Env = append(os.Environ(), "DUESTREAM_REDIS_URL="+s.server.URL(), "DUESTREAM_PREFIX="+s.prefix,
 		"DUESTREAM_LOG_FORMAT=json", "DUESTREAM_ANY_SERVER=true")
 	var log bytes.Buffer
@@ -67,15 +68,16 @@ func (s *stack) goesOn(t *testing.T, command string, args ...string) *served {
 	return b
 }
 
-// beats waits until n bridges have sent a heartbeat.
-func (s *stack) beats(n int64) {
+// awaitBridges waits until exactly n bridges have a heartbeat.
+func (s *stack) awaitBridges(n int64) {
 	s.t.Helper()
 	redistest.Eventually(s.t, 20*time.Second, func() (bool, string) {
 		return s.number("ZCARD", lua.NewGlobals(s.prefix).Bridges) == n, "not all bridges have started"
 	})
 }
 
-func (b *served) read(line []byte) {
+// read takes the numbers out of a log line "queues assigned".
+func (b *releaseProcess) read(line []byte) {
 	var said struct {
 		Msg                                string
 		Queues, Partitions, Owned, Bridges int
@@ -88,13 +90,14 @@ func (b *served) read(line []byte) {
 	b.assigned = map[string]int{"partitions": said.Partitions, "owned": said.Owned, "bridges": said.Bridges}
 }
 
-func (b *served) last(what string) int {
+// lastAssigned returns a number of the last line "queues assigned": "partitions", "owned" or "bridges".
+func (b *releaseProcess) lastAssigned(what string) int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.assigned[what]
 }
 
-func (b *served) stop() {
+func (b *releaseProcess) stop() {
 	_ = b.cmd.Process.Signal(syscall.SIGTERM)
 	select {
 	case <-b.ended:
@@ -105,9 +108,9 @@ func (b *served) stop() {
 	}
 }
 
-// Bridges of this and of former releases agree on the owners of queues: each queue has one. The protocol level in
-// heartbeats is new. A bridge that did not recognize such a heartbeat would own the queues of the other bridge as
-// well.
+// Bridges of this release and of older ones agree on the owners of queues: each queue has one owner. The heartbeats of
+// this release have a protocol level, which older bridges do not know. A bridge that did not recognize such a heartbeat
+// would also serve the queues of the bridge that sent it.
 func TestBridgesOfAllReleasesAgreeOnOwners(t *testing.T) {
 	t.Parallel()
 	now := build(t)
@@ -123,33 +126,34 @@ func TestBridgesOfAllReleasesAgreeOnOwners(t *testing.T) {
 			if _, err := lua.RegisterCounts(t.Context(), s.redis.Client, lua.NewGlobals(s.prefix), names); err != nil {
 				t.Fatal(err)
 			}
-			bridges := []*served{s.serve(t, before.Build(t, release)), s.serve(t, now), s.serve(t, now)}
+			bridges := []*releaseProcess{s.serve(t, before.Build(t, release)), s.serve(t, now), s.serve(t, now)}
 			redistest.Eventually(t, 30*time.Second, func() (bool, string) {
 				owned, agree := 0, true
 				for _, b := range bridges {
-					owned += b.last("owned")
-					agree = agree && b.last("bridges") == len(bridges) && b.last("partitions") == queues
+					owned += b.lastAssigned("owned")
+					agree = agree && b.lastAssigned("bridges") == len(bridges) && b.lastAssigned("partitions") == queues
 				}
 				return agree && owned == queues, fmt.Sprintf("%d queues are owned; agree: %v", owned, agree)
 			})
 			for i, b := range bridges {
-				if b.last("owned") == 0 || b.last("owned") == queues {
-					t.Errorf("bridge %d owns %d of %d queues", i, b.last("owned"), queues)
+				if b.lastAssigned("owned") == 0 || b.lastAssigned("owned") == queues {
+					t.Errorf("bridge %d owns %d of %d queues", i, b.lastAssigned("owned"), queues)
 				}
 			}
 		})
 	}
 }
 
-// A write that an older live bridge does not support is refused, with an error that names the bridge. Other writes
-// are accepted, and all writes once it is gone.
+// While an older bridge runs, a write that it does not support is refused, with an error that names the bridge. Other
+// writes are accepted. When the older bridge is gone, all writes are accepted.
 func TestWritesThatAnOldBridgeDoesNotServeAreRefused(t *testing.T) {
 	t.Parallel()
 	s := newStack(t, redistest.Shared(t))
 	old := s.serve(t, before.Build(t, before.Keyless))
-	s.beats(1)
+	s.awaitBridges(1)
 	op := s.operator()
 	rate, limit := bridge.Rate("10/s"), 100
+	// writes tries the writes that an older bridge does not support, and returns their errors.
 	writes := func(client *bridge.Client, op *admin.Admin) map[string]error {
 		_, keyed := client.Schedule(t.Context(), s.queue, nil, bridge.WithID("keyed"), bridge.Key("k"), bridge.In(time.Hour))
 		recurrence := bridge.Recurrence{Queue: s.queue, Name: "tick", Every: time.Hour}
@@ -170,6 +174,10 @@ func TestWritesThatAnOldBridgeDoesNotServeAreRefused(t *testing.T) {
 			t.Errorf("%s beside an older bridge: %v", what, err)
 		}
 	}
+	moved := scheduler.Gather(t.Context(), s.redis.Client, s.prefix, s.queue, 7)
+	if !errors.Is(moved, bridge.ErrOldBridge) {
+		t.Errorf("moves between partitions beside an older bridge: %v", moved)
+	}
 	for _, key := range s.keys().All() {
 		if n := s.number("EXISTS", key); n != 0 {
 			t.Errorf("%s was written", key)
@@ -179,14 +187,14 @@ func TestWritesThatAnOldBridgeDoesNotServeAreRefused(t *testing.T) {
 	if err != nil || results[0].Err != nil || !errors.Is(results[1].Err, bridge.ErrOldBridge) {
 		t.Errorf("in a batch: %+v %v", results, err)
 	}
-	bold, err := bridge.NewClient(bridge.ClientConfig{Redis: s.redis, Prefix: s.prefix, AllowOldBridges: true})
+	allowing, err := bridge.NewClient(bridge.ClientConfig{Redis: s.redis, Prefix: s.prefix, AllowOldBridges: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = bold.Close() })
-	for what, err := range writes(bold, op.AllowOldBridges()) {
+	t.Cleanup(func() { _ = allowing.Close() })
+	for what, err := range writes(allowing, op.AllowOldBridges()) {
 		if err != nil {
-			t.Errorf("%s for whoever allows old bridges: %v", what, err)
+			t.Errorf("%s, with AllowOldBridges: %v", what, err)
 		}
 	}
 	old.stop()
@@ -197,14 +205,14 @@ func TestWritesThatAnOldBridgeDoesNotServeAreRefused(t *testing.T) {
 	})
 }
 
-// A bridge plans the recurrences of queues whose owner does not support recurrences. The bug: beside an older bridge,
-// the recurrences of its queues stopped for good.
+// A bridge also plans the recurrences of queues whose owner is an older bridge that does not support recurrences.
+// Regression: nobody planned them, so they stopped for good.
 func TestRecurrencesOfAnOldOwnerArePlanned(t *testing.T) {
 	t.Parallel()
 	s := newStack(t, redistest.Shared(t))
 	const queues = 10
 	old := s.serve(t, before.Build(t, before.Planless))
-	s.beats(1)
+	s.awaitBridges(1)
 	b, err := bridge.NewBridge(bridge.Config{Redis: s.redis, Prefix: s.prefix, AnyServer: true})
 	if err != nil {
 		t.Fatal(err)
@@ -218,10 +226,10 @@ func TestRecurrencesOfAnOldOwnerArePlanned(t *testing.T) {
 		}
 	}
 	redistest.Eventually(t, 30*time.Second, func() (bool, string) {
-		return old.last("owned") > 0, "the old bridge owns none of the queues"
+		return old.lastAssigned("owned") > 0, "the old bridge owns none of the queues"
 	})
-	// Occurrences planned in the first seconds reach 20 s ahead. So an occurrence more than 25 s after the begin was
-	// planned by a bridge.
+	// Occurrences that are planned in the first seconds reach 20 s ahead. So an occurrence more than 25 s after begin
+	// was planned later, by a bridge.
 	begin := time.Now()
 	redistest.Eventually(t, 90*time.Second, func() (bool, string) {
 		for i := range queues {

@@ -15,16 +15,17 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// network is a stack whose far end is behind a proxy, if a test uses it. Everything that it runs logs to log, and
-// runs in goroutines that carry its label.
+// network is a stack for tests of faults. What the stack itself runs is connected to the server directly; what far runs
+// is connected through proxy. Both log to log. Their goroutines carry the label of the test, so that they can be
+// counted.
 type network struct {
 	*stack
 	proxy   *redistest.Proxy
-	far     *stack
-	admin   rueidis.Client // a single connection
+	far     *stack         // the same stack, with all connections through proxy
+	admin   rueidis.Client // a client with one connection
 	log     *logLines
-	refused atomic.Int64
-	base    int // number of goroutines before the faults
+	refused atomic.Int64 // calls of the producers that were refused with ErrFull
+	base    int          // number of goroutines before the faults
 }
 
 func newNetwork(t *testing.T, server *redistest.Server) *network {
@@ -53,15 +54,15 @@ func newNetwork(t *testing.T, server *redistest.Server) *network {
 // warm delivers messages before the first fault, and then counts the goroutines.
 func (n *network) warm(groups ...string) {
 	n.t.Helper()
-	n.schedule(100, "warm-", within(100*time.Millisecond))
-	n.settled(20*time.Second, groups...)
+	n.schedule(100, "warm-", spreadOver(100*time.Millisecond))
+	n.awaitSettled(20*time.Second, groups...)
 	if n.base = goroutines(n.t); n.base < 10 {
 		n.t.Fatalf("%d goroutines bear the label of the test: it proves nothing", n.base)
 	}
 }
 
-// produce schedules messages one after the other through both clients until stop is called. It records the outcome of
-// each in the ledger.
+// produce schedules messages through the direct client and through the client behind the proxy until stop is called. It
+// records the result of each call in the ledger.
 func (n *network) produce() (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var producers sync.WaitGroup
@@ -70,17 +71,12 @@ func (n *network) produce() (stop func()) {
 			for i := 0; ctx.Err() == nil; i++ {
 				id := fmt.Sprintf("p%d-%d", which, i)
 				receipt, err := client.Schedule(context.Background(), n.queue, []byte("payload of "+id), bridge.WithID(id),
-					bridge.In(within(300*time.Millisecond)(i)))
-				switch {
-				case err == nil:
-					n.ledger.Sent(id, receipt.Due.UnixMilli())
-				case errors.Is(err, bridge.ErrDuplicate): // of itself: an earlier attempt was accepted
-					n.ledger.Sent(id, 0)
-				case errors.Is(err, bridge.ErrFull):
+					bridge.In(spreadOver(300*time.Millisecond)(i)))
+				if errors.Is(err, bridge.ErrFull) {
 					n.ledger.NotExpected(id)
 					n.refused.Add(1)
-				default:
-					n.ledger.MaybeSent(id, 0)
+				} else {
+					n.record(id, receipt, err)
 				}
 				select { // thousands of messages a second would only slow down the tests of other packages
 				case <-ctx.Done():
@@ -97,7 +93,44 @@ func (n *network) produce() (stop func()) {
 	return stop
 }
 
-// deleteStream deletes the stream, and returns the IDs of the messages that it held.
+// awaitMore waits until that many further messages were accepted.
+func (n *network) awaitMore(group string, further int) {
+	n.t.Helper()
+	sent := n.ledger.Summary(group).Sent
+	redistest.Eventually(n.t, 20*time.Second, func() (bool, string) {
+		return n.ledger.Summary(group).Sent >= sent+further, "the producer does not get on"
+	})
+}
+
+// cutOff runs a worker behind the proxy, waits until its handlers hold this many messages, and stalls the proxy. The
+// returned function waits until the contexts of all these handlers are cancelled with ErrUnreachable.
+func (n *network) cutOff(held int64) (wait func()) {
+	n.t.Helper()
+	var running, told atomic.Int64
+	n.far.worker("g", int(held), func(ctx context.Context, m *bridge.Message) error {
+		if running.Add(1) > held {
+			return nil
+		}
+		<-ctx.Done()
+		if errors.Is(context.Cause(ctx), bridge.ErrUnreachable) {
+			told.Add(1)
+		}
+		return context.Cause(ctx)
+	})
+	n.schedule(int(held), "m", spreadOver(0))
+	redistest.Eventually(n.t, 10*time.Second, func() (bool, string) {
+		return running.Load() == held, fmt.Sprint(running.Load(), " run")
+	})
+	n.proxy.Stall(true)
+	return func() {
+		n.t.Helper()
+		redistest.Eventually(n.t, 10*time.Second, func() (bool, string) {
+			return told.Load() == held, fmt.Sprint(told.Load(), " were told")
+		})
+	}
+}
+
+// deleteStream deletes the stream, and returns the IDs of the messages that were in it.
 func (n *network) deleteStream() (ids []string) {
 	n.t.Helper()
 	stream := n.keys().Stream

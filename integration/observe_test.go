@@ -35,13 +35,14 @@ func readYAML(t *testing.T, path string, into any) {
 	}
 }
 
-// docker compose --profile observe up starts a Prometheus that scrapes the bridges, and a Grafana that reads from it.
-// Both use the files in deploy. Neither starts without the profile, and no port is open to other machines.
+// `docker compose --profile observe up` starts a Prometheus that scrapes the bridges, and a Grafana that reads from
+// that Prometheus. Both use the files in deploy. Neither starts without the profile, and no port is open to other
+// machines. The test reads the files, and starts nothing.
 func TestComposeProfileObserve(t *testing.T) {
 	t.Parallel()
 	var file composeFile
 	readYAML(t, "../docker-compose.yml", &file)
-	mounts := map[string]string{} // by target: the source
+	mounts := map[string]string{} // by path in a container: the mounted file or directory
 	for name, s := range file.Services {
 		if observes := name == "prometheus" || name == "grafana"; observes != slices.Equal(s.Profiles, []string{"observe"}) {
 			t.Errorf("%s has the profiles %v", name, s.Profiles)

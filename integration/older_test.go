@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"os/exec"
-	"strings"
 	"testing"
 	"time"
 
@@ -19,13 +16,14 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
+// olderReleases are the releases of package before that tests run beside this one, by a name for subtests.
 var olderReleases = map[string]string{
 	"before": before.Release, "keyless": before.Keyless, "planless": before.Planless,
 }
 
-// besideOlder runs a test for each older release. A bridge of that release serves a queue with the group g, while
-// clients and workers are of this release. The visibility timeout is a second.
-func besideOlder(t *testing.T, test func(t *testing.T, s *stack, old *served)) {
+// besideOlder runs a test for each older release. A bridge of the older release (old) serves a queue with the group g,
+// while clients and workers are of this release. The visibility timeout is a second.
+func besideOlder(t *testing.T, test func(t *testing.T, s *stack, old *releaseProcess)) {
 	t.Helper()
 	t.Parallel()
 	for name, release := range olderReleases {
@@ -35,7 +33,7 @@ func besideOlder(t *testing.T, test func(t *testing.T, s *stack, old *served)) {
 			s.groups("g")
 			s.quickQueue()
 			old := s.serve(t, before.Build(t, release))
-			s.beats(1)
+			s.awaitBridges(1)
 			test(t, s, old)
 		})
 	}
@@ -53,10 +51,10 @@ func (s *stack) quickQueue() {
 }
 
 // takeOver replaces an older bridge by one of this release.
-func (s *stack) takeOver(old *served) (now *served) {
+func (s *stack) takeOver(old *releaseProcess) (now *releaseProcess) {
 	old.t.Helper()
 	now = s.serve(old.t, build(old.t))
-	s.beats(2)
+	s.awaitBridges(2)
 	old.stop()
 	return now
 }
@@ -67,7 +65,7 @@ func (s *stack) collect(group string, handle bridge.Handler) <-chan bridge.Messa
 	return all
 }
 
-// collectUntil does the same, and also returns a function that ends the worker.
+// collectUntil does the same as collect, and also returns a function that ends the worker.
 func (s *stack) collectUntil(group string, handle bridge.Handler) (deliveries <-chan bridge.Message, stop func()) {
 	all := make(chan bridge.Message, 1000)
 	_, stop = s.worker(group, 10, func(ctx context.Context, m *bridge.Message) (err error) {
@@ -80,7 +78,7 @@ func (s *stack) collectUntil(group string, handle bridge.Handler) (deliveries <-
 	return all, stop
 }
 
-// next waits for the next delivery.
+// next waits for the next delivery from a channel of collect.
 func next(t *testing.T, all <-chan bridge.Message) bridge.Message {
 	t.Helper()
 	select {
@@ -92,24 +90,24 @@ func next(t *testing.T, all <-chan bridge.Message) bridge.Message {
 	}
 }
 
-// bold returns a client that also writes messages that an older bridge may not support.
-func (s *stack) bold() *bridge.Client {
+// clientBesideOldBridges returns a client that also does what is refused beside an older bridge (AllowOldBridges).
+func (s *stack) clientBesideOldBridges() *bridge.Client {
 	s.t.Helper()
-	bold, err := bridge.NewClient(bridge.ClientConfig{Redis: s.redis, Prefix: s.prefix, AllowOldBridges: true})
+	client, err := bridge.NewClient(bridge.ClientConfig{Redis: s.redis, Prefix: s.prefix, AllowOldBridges: true})
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	s.t.Cleanup(func() { _ = bold.Close() })
-	return bold
+	s.t.Cleanup(func() { _ = client.Close() })
+	return client
 }
 
-// schedule1 schedules one message.
-func (s *stack) schedule1(id string, options ...bridge.Option) error {
+// scheduleOne schedules one message, and does not record it in the ledger.
+func (s *stack) scheduleOne(id string, options ...bridge.Option) error {
 	_, err := s.client.Schedule(context.Background(), s.queue, nil, append(options, bridge.WithID(id))...)
 	return err
 }
 
-// abandon reads an entry as a consumer that never comes back.
+// abandon waits for an entry, reads it with a consumer that never comes back, and returns its ID.
 func (s *stack) abandon(group string) (entry string) {
 	s.t.Helper()
 	redistest.Eventually(s.t, 20*time.Second, func() (bool, string) {
@@ -124,7 +122,7 @@ func (s *stack) abandon(group string) (entry string) {
 	return entry
 }
 
-// letter waits for the only dead letter of the queue.
+// letter waits until the queue has exactly one dead letter, and returns it.
 func (s *stack) letter() (letter admin.Letter) {
 	s.t.Helper()
 	redistest.Eventually(s.t, 30*time.Second, func() (bool, string) {
@@ -141,51 +139,43 @@ func (s *stack) letter() (letter admin.Letter) {
 	return letter
 }
 
-// runs runs a command of a given release.
-func (s *stack) runs(program string, args ...string) (string, error) {
-	s.t.Helper()
-	cmd := exec.Command(program, args...)
-	cmd.Env = append(os.Environ(), "DUESTREAM_REDIS_URL="+s.server.URL(), "DUESTREAM_PREFIX="+s.prefix)
-	out, err := cmd.CombinedOutput()
-	return strings.TrimSpace(string(out)), err
-}
-
-// An ID is refused in its dedup window, whichever release opened the window, which one schedules, and which one's
-// bridge runs meanwhile.
+// An ID is refused in its dedup window: whichever release scheduled the first message, whichever schedules the second
+// one, and beside a bridge of either release.
 func TestDedupWindowsBesideAnOlderBridge(t *testing.T) {
-	besideOlder(t, func(t *testing.T, s *stack, old *served) {
+	besideOlder(t, func(t *testing.T, s *stack, old *releaseProcess) {
 		all := s.collect("g", nil)
-		if err := s.schedule1("order-42", bridge.Dedup(time.Hour), bridge.In(100*time.Millisecond)); err != nil {
+		if err := s.scheduleOne("order-42", bridge.Dedup(time.Hour), bridge.In(100*time.Millisecond)); err != nil {
 			t.Fatal(err)
 		}
-		if out, err := s.runs(old.cmd.Path, "schedule", s.queue, "--id", "order-43", "--dedup", "1h", "x"); err != nil {
+		if out, err := s.runProgram(old.cmd.Path, "schedule", s.queue, "--id", "order-43", "--dedup", "1h", "x"); err != nil {
 			t.Fatal(out, err)
 		}
 		next(t, all)
 		next(t, all)
-		refused := func() {
+		wantRefused := func() {
 			t.Helper()
 			for _, id := range []string{"order-42", "order-43"} {
-				if err := s.schedule1(id, bridge.Dedup(time.Hour)); !errors.Is(err, bridge.ErrDuplicate) {
+				if err := s.scheduleOne(id, bridge.Dedup(time.Hour)); !errors.Is(err, bridge.ErrDuplicate) {
 					t.Errorf("%s is scheduled again: %v", id, err)
 				}
-				out, err := s.runs(old.cmd.Path, "schedule", s.queue, "--id", id, "--dedup", "1h", "x")
-				if exited := (*exec.ExitError)(nil); !errors.As(err, &exited) || exited.ExitCode() != 4 {
+				out, err := s.runProgram(old.cmd.Path, "schedule", s.queue, "--id", id, "--dedup", "1h", "x")
+				if err != exitError(4) { // the command's exit code for a duplicate
 					t.Errorf("the older command schedules %s again: %s %v", id, out, err)
 				}
 			}
 		}
-		refused()
+		wantRefused()
 		s.takeOver(old)
-		refused()
+		wantRefused()
 	})
 }
 
 // A message that replaces a scheduled one is delivered in its place, once, also by an older bridge.
 func TestReplaceBesideAnOlderBridge(t *testing.T) {
-	besideOlder(t, func(t *testing.T, s *stack, old *served) {
+	besideOlder(t, func(t *testing.T, s *stack, old *releaseProcess) {
 		all := s.collect("g", nil)
 		for i, how := range []bridge.Option{bridge.In(time.Hour), bridge.ReplaceLater, bridge.ReplaceEarlier, bridge.Replace} {
+			// The first message needs no further option; each of the others replaces the one before it.
 			in := map[int]time.Duration{1: 2 * time.Hour, 2: time.Minute, 3: 200 * time.Millisecond}[i]
 			options := []bridge.Option{how, bridge.WithID("order-42"), bridge.Header("version", fmt.Sprint(i))}
 			if in > 0 {
@@ -196,7 +186,7 @@ func TestReplaceBesideAnOlderBridge(t *testing.T) {
 			}
 		}
 		m := next(t, all)
-		redistest.Want(t, "payload and version", string(m.Payload)+m.Headers["version"], "33")
+		redistest.Want(t, "payload and version", string(m.Payload)+m.Headers["version"], "33") // those of the last message
 		redistest.Eventually(t, 10*time.Second, func() (bool, string) { return s.empty("g") })
 		if len(all) > 0 {
 			t.Errorf("delivered as well: %+v", <-all)
@@ -204,14 +194,16 @@ func TestReplaceBesideAnOlderBridge(t *testing.T) {
 	})
 }
 
-// A retry has the delays of its message, or of the policy, also when an older bridge reclaims an abandoned delivery.
+// When an older bridge reclaims an abandoned delivery, the retry has the delay of its message, or else of the policy.
+// It becomes a dead letter when the time for retries of its message is over.
 func TestRetryDelaysBesideAnOlderBridge(t *testing.T) {
-	besideOlder(t, func(t *testing.T, s *stack, _ *served) {
-		later := func(id string) {
+	besideOlder(t, func(t *testing.T, s *stack, _ *releaseProcess) {
+		// wantRetryInAnHour waits until the only scheduled message is due in an hour, and deletes it.
+		wantRetryInAnHour := func(id string) {
 			t.Helper()
 			redistest.Eventually(t, 20*time.Second, func() (bool, string) {
 				_, due, err := s.waiting()
-				left := due - s.clock()
+				left := due - s.serverNow()
 				return err == nil && left > 50*60*1000 && left <= 60*60*1000,
 					fmt.Sprintf("%s is due in %d ms (%v)", id, left, err)
 			})
@@ -219,22 +211,22 @@ func TestRetryDelaysBesideAnOlderBridge(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := s.schedule1("own", bridge.RetryDelays(time.Hour), bridge.In(100*time.Millisecond)); err != nil {
+		if err := s.scheduleOne("own", bridge.RetryDelays(time.Hour), bridge.In(100*time.Millisecond)); err != nil {
 			t.Fatal(err)
 		}
 		s.abandon("g")
-		later("own")
+		wantRetryInAnHour("own")
 		hour := bridge.NewDelays(time.Hour)
 		update := admin.PolicyUpdate{RetryDelays: &hour}
 		if err := s.operator().WritePolicy(t.Context(), s.queue, "", update); err != nil {
 			t.Fatal(err)
 		}
-		if err := s.schedule1("policy", bridge.In(100*time.Millisecond)); err != nil {
+		if err := s.scheduleOne("policy", bridge.In(100*time.Millisecond)); err != nil {
 			t.Fatal(err)
 		}
 		s.abandon("g")
-		later("policy")
-		if err := s.schedule1("short", bridge.RetryFor(time.Minute), bridge.In(100*time.Millisecond)); err != nil {
+		wantRetryInAnHour("policy")
+		if err := s.scheduleOne("short", bridge.RetryFor(time.Minute), bridge.In(100*time.Millisecond)); err != nil {
 			t.Fatal(err)
 		}
 		s.abandon("g")
@@ -242,11 +234,11 @@ func TestRetryDelaysBesideAnOlderBridge(t *testing.T) {
 	})
 }
 
-// With an older bridge, a snoozed message comes back with the same attempt and its snoozes are counted, also when one
-// of its deliveries was abandoned.
+// With an older bridge, a snoozed message comes back with the same attempt number, and its snoozes are counted, also if
+// one of its deliveries was abandoned before.
 func TestSnoozeBesideAnOlderBridge(t *testing.T) {
-	besideOlder(t, func(t *testing.T, s *stack, old *served) {
-		if err := s.schedule1("order-42", bridge.MaxSnoozes(3), bridge.In(100*time.Millisecond)); err != nil {
+	besideOlder(t, func(t *testing.T, s *stack, old *releaseProcess) {
+		if err := s.scheduleOne("order-42", bridge.MaxSnoozes(3), bridge.In(100*time.Millisecond)); err != nil {
 			t.Fatal(err)
 		}
 		s.abandon("g")
@@ -262,19 +254,20 @@ func TestSnoozeBesideAnOlderBridge(t *testing.T) {
 	})
 }
 
-// With an older bridge, a message that is due after its expiry becomes a dead letter too: for all groups at its first
-// delivery, and for one group as a retry.
+// With an older bridge, a message that is still waiting at its expiry becomes a dead letter: a message before its first
+// delivery one for all groups (group ""), and a retry one for its group.
 func TestExpiryBesideAnOlderBridge(t *testing.T) {
-	besideOlder(t, func(t *testing.T, s *stack, _ *served) {
+	besideOlder(t, func(t *testing.T, s *stack, _ *releaseProcess) {
 		op := s.operator()
 		if _, err := op.Pause(t.Context(), s.queue, true); err != nil {
 			t.Fatal(err)
 		}
-		if err := s.schedule1("order-42", bridge.In(10*time.Millisecond), bridge.ExpiresIn(50*time.Millisecond)); err != nil {
+		if err := s.scheduleOne("order-42", bridge.In(10*time.Millisecond),
+			bridge.ExpiresIn(50*time.Millisecond)); err != nil {
 			t.Fatal(err)
 		}
-		until := s.clock() + 100
-		redistest.Eventually(t, 10*time.Second, func() (bool, string) { return s.clock() > until, "" })
+		until := s.serverNow() + 100
+		redistest.Eventually(t, 10*time.Second, func() (bool, string) { return s.serverNow() > until, "" })
 		if _, err := op.Pause(t.Context(), s.queue, false); err != nil {
 			t.Fatal(err)
 		}
@@ -283,7 +276,7 @@ func TestExpiryBesideAnOlderBridge(t *testing.T) {
 		if _, err := op.DeadLetters().Purge(t.Context(), s.queue, []string{l.Letter}); err != nil {
 			t.Fatal(err)
 		}
-		if err := s.schedule1("order-43", bridge.ExpiresIn(time.Minute), bridge.RetryDelays(time.Hour)); err != nil {
+		if err := s.scheduleOne("order-43", bridge.ExpiresIn(time.Minute), bridge.RetryDelays(time.Hour)); err != nil {
 			t.Fatal(err)
 		}
 		s.abandon("g")
@@ -304,20 +297,11 @@ func TestExpiryBesideAnOlderBridge(t *testing.T) {
 	})
 }
 
-// waiting returns the first message of the schedule.
+// waiting returns the member that is due first, and its due time in Unix ms; "" and 0 if nothing is scheduled.
 func (s *stack) waiting() (member string, due int64, err error) {
 	all, err := s.raw("ZRANGE", s.keys().Due, "0", "0", "WITHSCORES").AsZScores()
 	if err != nil || len(all) == 0 {
 		return "", 0, err
 	}
 	return all[0].Member, int64(all[0].Score), nil
-}
-
-// clock returns the server's time in Unix ms.
-func (s *stack) clock() int64 {
-	now, _ := s.raw("TIME").AsIntSlice()
-	if len(now) != 2 {
-		return 0
-	}
-	return now[0]*1000 + now[1]/1000
 }

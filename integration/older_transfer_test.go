@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -16,11 +14,11 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// kinds fills a queue with one message of each kind that an export contains. It returns which attempt of each message
-// a copy of the queue must deliver. The queue is then paused, and no bridge runs.
-func (s *stack) kinds(t *testing.T) map[string]int {
+// fillWithAllKinds fills a queue with one message of each kind that an export contains. It returns, by message ID,
+// which attempt a copy of the queue must deliver. The queue is then paused, and no bridge runs.
+func (s *stack) fillWithAllKinds(t *testing.T) map[string]int {
 	t.Helper()
-	all, idle := s.collectUntil("g", func(_ context.Context, m *bridge.Message) error {
+	all, stopWorker := s.collectUntil("g", func(_ context.Context, m *bridge.Message) error {
 		switch {
 		case m.ID == "snoozed":
 			return bridge.Snooze(time.Hour)
@@ -29,10 +27,10 @@ func (s *stack) kinds(t *testing.T) map[string]int {
 		}
 		return bridge.RetryAfter(time.Hour, errors.New("later"))
 	})
-	stop := s.bridge(patient())
+	stopBridge := s.bridge(patient())
 	put := func(id string, options ...bridge.Option) {
 		t.Helper()
-		if err := s.schedule1(id, options...); err != nil {
+		if err := s.scheduleOne(id, options...); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -47,7 +45,7 @@ func (s *stack) kinds(t *testing.T) map[string]int {
 		due, dead := s.number("ZCARD", s.keys().Due), s.number("XLEN", s.keys().Dead)
 		return due == 3 && dead == 1, fmt.Sprint(due, " are scheduled, ", dead, " are dead")
 	})
-	idle()
+	stopWorker()
 	if _, err := s.client.Recur(t.Context(), bridge.Recurrence{Queue: s.queue, Name: "tick", Every: time.Second,
 		Count: 1, Overlap: bridge.OverlapSkip}); err != nil {
 		t.Fatal(err)
@@ -59,12 +57,12 @@ func (s *stack) kinds(t *testing.T) map[string]int {
 	if _, err := s.operator().Pause(t.Context(), s.queue, true); err != nil {
 		t.Fatal(err)
 	}
-	stop()
+	stopBridge()
 	put("scheduled", bridge.In(time.Hour), bridge.Header("trace", "abc"), bridge.HandlerTimeout(time.Minute),
 		bridge.ExpiresIn(24*time.Hour), bridge.MaxAttempts(7))
 	put("waits-k", bridge.Key("waits"), bridge.In(time.Hour))
-	for _, id := range []string{"ready", "held"} {
-		added := s.raw("XADD", s.keys().Stream, "*", "id", id, "attempt", "1", "due_ms", fmt.Sprint(s.clock()),
+	for _, id := range []string{"ready", "held"} { // two entries, of which abandon then reads one
+		added := s.raw("XADD", s.keys().Stream, "*", "id", id, "attempt", "1", "due_ms", fmt.Sprint(s.serverNow()),
 			"handler_timeout_ms", "60000")
 		if err := added.Error(); err != nil {
 			t.Fatal(err)
@@ -80,31 +78,17 @@ func (s *stack) kinds(t *testing.T) map[string]int {
 		"held": 1, entries[0].FieldValues["id"]: 1}
 }
 
-// feeds runs a command of a given release with an input, and returns its output, its error output and its exit code.
-func (s *stack) feeds(t *testing.T, program, stdin string, args ...string) (out, complaints string, code int) {
-	t.Helper()
-	cmd := exec.Command(program, args...)
-	cmd.Env = append(os.Environ(), "DUESTREAM_REDIS_URL="+s.server.URL(), "DUESTREAM_PREFIX="+s.prefix)
-	cmd.Stdin = strings.NewReader(stdin)
-	var errOut strings.Builder
-	cmd.Stderr = &errOut
-	text, err := cmd.Output()
-	if exited := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exited) {
-		t.Fatal(err)
-	}
-	return string(text), errOut.String(), cmd.ProcessState.ExitCode()
-}
-
-// delivers lets a worker take everything that a queue holds, including messages that are due much later and dead
-// letters. It compares the attempt of each message with want.
-func (s *stack) delivers(t *testing.T, program string, want map[string]int) {
+// wantDeliveries makes everything in a queue ready, also messages that are due much later and dead letters, and lets a
+// worker handle it. Each message must be delivered once, with the attempt in want.
+func (s *stack) wantDeliveries(t *testing.T, program string, want map[string]int) {
 	t.Helper()
 	deliveries := s.collect("g", nil)
-	if out, complaints, code := s.feeds(t, program, "", "dead", "redrive", s.queue, "--all"); code != 0 {
+	if out, complaints, code := s.runWithInput(program, "", "dead", "redrive", s.queue, "--all"); code != 0 {
 		t.Errorf("redrive: exit code %d: %s%s", code, out, complaints)
 	}
-	bulk, every := s.operator().Bulk(), admin.BulkFilter{Retries: true}
-	_, err := bulk.Reschedule(t.Context(), s.queue, every, 100*time.Millisecond, time.Time{}, admin.BulkOptions{})
+	bulk, messagesAndRetries := s.operator().Bulk(), admin.BulkFilter{Retries: true}
+	_, err := bulk.Reschedule(t.Context(), s.queue, messagesAndRetries, 100*time.Millisecond, time.Time{},
+		admin.BulkOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,8 +106,8 @@ func (s *stack) delivers(t *testing.T, program string, want map[string]int) {
 }
 
 // A queue moves to a deployment of an older release, and from there to one of this release. Each release's command
-// imports what the other exported. Each message is delivered once, with its attempt, and nothing is left. A command
-// that does not know recurrences refuses the two lines that name them, and accepts all others.
+// imports what the other exported. Each message is delivered once, with its attempt, and nothing is left. The command
+// of a release that does not know recurrences refuses the two lines that name them, and imports all others.
 func TestCommandsOfAllReleasesImportEachOthersExports(t *testing.T) {
 	t.Parallel()
 	thisOne := build(t)
@@ -134,14 +118,17 @@ func TestCommandsOfAllReleasesImportEachOthersExports(t *testing.T) {
 			from, through := newStack(t, redistest.Shared(t)), newStack(t, redistest.Shared(t))
 			to, back := newStack(t, redistest.Shared(t)), newStack(t, redistest.Shared(t))
 			from.groups("g")
-			want := from.kinds(t)
+			want := from.fillWithAllKinds(t)
+			// move exports a queue with one release, and imports it with another, which must refuse this number of
+			// lines.
 			move := func(source, target *stack, exporter, importer string, refused int) {
 				t.Helper()
-				export, complaints, code := source.feeds(t, exporter, "", "export", source.queue)
+				export, complaints, code := source.runWithInput(exporter, "", "export", source.queue)
 				if code != 0 {
 					t.Fatalf("export: exit code %d: %s", code, complaints)
 				}
-				out, complaints, code := target.feeds(t, importer, export, "import", target.queue)
+				out, complaints, code := target.runWithInput(importer, export, "import", target.queue)
+				// The exit code is 6 if lines were refused, and else 0.
 				if !strings.Contains(out, fmt.Sprintf("duplicates 0, refused %d of", refused)) || code != min(6, 6*refused) ||
 					strings.Count(complaints, "line ") < refused {
 					t.Fatalf("import: exit code %d: %s%s\n%s", code, out, complaints, export)
@@ -159,12 +146,12 @@ func TestCommandsOfAllReleasesImportEachOthersExports(t *testing.T) {
 			move(through, to, thisOne, older, unknown)
 			move(to, back, older, thisOne, 0)
 			old := to.serve(t, older)
-			to.beats(1)
-			to.delivers(t, older, want)
+			to.awaitBridges(1)
+			to.wantDeliveries(t, older, want)
 			to.takeOver(old)
 			back.serve(t, thisOne)
-			back.beats(1)
-			back.delivers(t, thisOne, want)
+			back.awaitBridges(1)
+			back.wantDeliveries(t, thisOne, want)
 		})
 	}
 }

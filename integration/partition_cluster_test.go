@@ -23,8 +23,9 @@ type parted struct {
 	registry *redistest.Server   // the owner of the registry
 }
 
-// newParted looks for a prefix under which 8 partitions are on all three masters. The registry must be on another
-// master than partitions 0 and 1, and on the same as partition 3.
+// newParted makes a queue with this many partitions and the group g. Its prefix is one under which 8 partitions are
+// spread over all three masters, and the registry is on another master than partitions 0 and 1 and on the same as
+// partition 3: TestPartitionsWhileAMasterIsAway needs that.
 func newParted(t *testing.T, c *redistest.ClusterNodes, count int) *parted {
 	t.Helper()
 	p := &parted{}
@@ -45,11 +46,10 @@ func newParted(t *testing.T, c *redistest.ClusterNodes, count int) *parted {
 	return p
 }
 
-func (p *parted) keysOf(partition int) lua.Keys {
-	return lua.NewKeys(p.prefix, lua.PartitionName(p.queue, partition))
-}
+func (p *parted) keysOf(partition int) lua.Keys { return p.part(partition).keys() }
 
-// grow adds partitions to the queue. Each gets the group before the new count is published.
+// grow adds partitions to the queue, up to count. It creates the group in each new partition before it publishes the
+// count, so that the group gets every message.
 func (p *parted) grow(count int) {
 	p.t.Helper()
 	from := p.counts.Latest()
@@ -68,7 +68,7 @@ func (p *parted) grow(count int) {
 	}
 }
 
-// producer returns a client that has not read anything yet.
+// producer returns a new client, which has not read the registry yet.
 func (p *parted) producer() *bridge.Client {
 	p.t.Helper()
 	client, err := bridge.NewClient(bridge.ClientConfig{Redis: p.redis, Prefix: p.prefix, Logger: p.log,
@@ -80,8 +80,8 @@ func (p *parted) producer() *bridge.Client {
 	return client
 }
 
-// readers are workers in another language, one for each partition: they use XREADGROUP and XACK. Each message must be
-// in a partition that follows from one of the counts.
+// readers runs one worker for each partition that uses only XREADGROUP and XACK, like a worker in another language.
+// Each message must be in partition 0, or in the partition that follows from its ID and one of the queue's counts.
 func (p *parted) readers() {
 	for i := range p.counts.Latest() {
 		p.run("reader", func(ctx context.Context) error {
@@ -101,7 +101,7 @@ func (p *parted) readers() {
 					if !slices.ContainsFunc(p.counts, belongs) && i != 0 {
 						p.t.Errorf("%s is in partition %d, where no count of %v puts it", e.ID, i, p.counts)
 					}
-					// Not with the context of the loop, so that every entry that was read is acknowledged.
+					// This does not use the context of the loop, so that every entry that was read is acknowledged.
 					if n, err := p.redis.Client.Do(context.Background(),
 						c.B().Xack().Key(stream).Group("g").Id(one.ID).Build()).AsInt64(); n != 1 {
 						p.t.Errorf("XACK of %s: %d, %v", e.ID, n, err)
@@ -113,29 +113,16 @@ func (p *parted) readers() {
 	}
 }
 
-// end waits until everything was delivered and freed, and checks that nothing was delivered twice.
-func (p *parted) end() {
+// awaitAllOnce waits until everything was delivered and freed, and checks that nothing was delivered twice.
+func (p *parted) awaitAllOnce() {
 	p.t.Helper()
-	redistest.Eventually(p.t, 40*time.Second, func() (bool, string) {
-		if r := p.ledger.Summary("g"); r.Lost > 0 {
-			return false, r.String()
-		}
-		for i := range p.counts.Latest() {
-			one := *p.stack
-			one.queue = lua.PartitionName(p.queue, i)
-			if ok, left := one.empty("g"); !ok {
-				return false, fmt.Sprint(one.queue, ": ", left)
-			}
-		}
-		return true, ""
-	})
-	if r := p.ledger.Check(p.t, "g"); r.Duplicated > 0 {
+	if r := p.awaitPartsSettled(p.counts.Latest()); r.Duplicated > 0 {
 		p.t.Errorf("%d deliveries too many", r.Duplicated)
 	}
 }
 
-// G1 with a queue of 8 partitions on three masters, and two bridges. Each message is delivered once, in the partition
-// that follows from its ID, and all memory is freed.
+// No message of a queue with 8 partitions on three masters is lost (guarantee G1). With two bridges, each message is
+// delivered once, in the partition that follows from its ID, and all memory is freed.
 func TestG1PartitionsOfAClusterAreDrained(t *testing.T) {
 	t.Parallel()
 	p := newParted(t, redistest.Cluster(t, 3, 0), 8)
@@ -149,12 +136,12 @@ func TestG1PartitionsOfAClusterAreDrained(t *testing.T) {
 	var all sync.WaitGroup
 	for caller := range 4 {
 		all.Go(func() {
-			delay := within(2 * time.Second)
+			delay := spreadOver(2 * time.Second)
 			for round := range 10 {
 				batch := make([]bridge.NewMessage, 50)
 				for i := range batch {
 					batch[i] = bridge.NewMessage{Payload: []byte("x"), Delay: delay(round*50 + i)}
-					if i%2 == 0 { // the client chooses the IDs of the others
+					if i%2 == 0 { // the client chooses the IDs of the other messages
 						batch[i].ID = fmt.Sprintf("m-%d-%d-%d", caller, round, i)
 					}
 				}
@@ -163,12 +150,12 @@ func TestG1PartitionsOfAClusterAreDrained(t *testing.T) {
 		})
 	}
 	all.Wait()
-	p.end()
+	p.awaitAllOnce()
 }
 
-// A queue grows from 2 to 8 partitions. A message that was scheduled before can still be found, moved and cancelled,
-// its ID is still refused as a duplicate, and it is delivered. This holds for a producer that knows of the growth and
-// for one that does not.
+// A queue on a cluster grows from 2 to 8 partitions and loses nothing (guarantee G1). Messages that were scheduled
+// before the growth can still be rescheduled and cancelled, their IDs are still refused as duplicates, and those that
+// were not cancelled are delivered. This holds for a producer that knows of the growth and for one that does not.
 func TestG1PartitionsGrowOnACluster(t *testing.T) {
 	t.Parallel()
 	p := newParted(t, redistest.Cluster(t, 3, 0), 2)
@@ -199,7 +186,7 @@ func TestG1PartitionsGrowOnACluster(t *testing.T) {
 		schedule(fresh, id("window", i), bridge.ErrDuplicate, bridge.Dedup(time.Hour))
 		schedule(fresh, id("after", i), nil, bridge.In(time.Hour))
 		for _, kind := range []string{"before", "after"} {
-			if i%4 < 2 {
+			if i%4 < 2 { // with i%2 above: each producer cancels half of its messages, and reschedules the others
 				if err := by.Cancel(ctx, p.queue, id(kind, i)); err != nil {
 					t.Error(err)
 				}
@@ -217,31 +204,35 @@ func TestG1PartitionsGrowOnACluster(t *testing.T) {
 		}
 	}
 	p.readers()
-	p.end()
+	p.awaitAllOnce()
 }
 
-// The master of the registry is down. A producer that never read the registry puts messages without a key and an ID
-// into partition 0, and refuses an ID that the caller chose. It does not report a message that it finds nowhere as
-// not scheduled, and it does not report a cancel as complete, because the message may be in another partition too.
-// When the registry is back, it finds everything.
+// The master of the registry is down. A producer that never read the registry puts messages into partition 0 if the
+// caller chose neither a key nor an ID, and refuses an ID that the caller chose. It does not say of a message that it
+// finds nowhere that it is not scheduled, and it does not say of a cancellation that it is complete, because the
+// message may be in a partition that it does not know or cannot reach. When the registry is back, the producer finds
+// everything.
 func TestPartitionsWhileAMasterIsAway(t *testing.T) {
 	t.Parallel()
 	c := redistest.Cluster(t, 3, 0, "--appendonly", "yes", "--appendfsync", "always")
 	p := newParted(t, c, 2)
 	p.grow(8)
 	ctx, knows := t.Context(), p.producer()
-	in := func(what string, partition int) string {
+	// idIn returns an ID that belongs to this partition of 8.
+	idIn := func(what string, partition int) string {
 		for i := 0; ; i++ {
 			if id := fmt.Sprint(what, "-", i); p.counts.Of(id) == partition {
 				return id
 			}
 		}
 	}
-	elsewhere, inOld, unknown := in("elsewhere", 1), in("in-old", 3), in("unknown", 3) // 3 of 8 is 1 of 2, and goes down
+	// An ID of partition 3 of 8 belonged to partition 1 when there were two. Partition 3 is on the master that goes
+	// down.
+	elsewhere, inOld, unknown := idIn("elsewhere", 1), idIn("in-old", 3), idIn("unknown", 3)
 	if _, err := knows.Schedule(ctx, p.queue, nil, bridge.WithID(elsewhere), bridge.In(time.Hour)); err != nil {
 		t.Fatal(err)
 	}
-	// as a client did that knew of two partitions
+	// A client that knew of two partitions put this message into partition 1.
 	if err := p.raw("ZADD", p.keysOf(1).Due, "9999999999999", inOld).Error(); err != nil {
 		t.Fatal(err)
 	}
@@ -264,28 +255,28 @@ func TestPartitionsWhileAMasterIsAway(t *testing.T) {
 		for _, id := range []string{unknown, "never heard of"} {
 			if err := client.Cancel(ctx, p.queue, id); !errors.Is(err, bridge.ErrUnavailable) ||
 				errors.Is(err, bridge.ErrNotScheduled) {
-				t.Errorf("who %s says of %s: %v", who, id, err)
+				t.Errorf("a client that %s says of %s: %v", who, id, err)
 			}
 		}
 	}
 	if err := fresh.Cancel(ctx, p.queue, elsewhere); !errors.Is(err, bridge.ErrUnavailable) {
-		t.Errorf("who knows nothing says of another partition: %v", err)
+		t.Errorf("a client that knows nothing says of a message in another partition: %v", err)
 	}
-	// What can be reached is changed, and the error says that the same ID may also be on the server that does not
-	// answer.
+	// A message that can be reached is changed. The call still returns an error, because a message with the same ID may
+	// be on the server that does not answer.
 	score := func(partition int, id string) float64 {
 		at, _ := c0.Do(ctx, c0.B().Zscore().Key(p.keysOf(partition).Due).Member(id).Build()).AsFloat64()
 		return at
 	}
 	if err := fresh.Cancel(ctx, p.queue, zero.ID); !errors.Is(err, bridge.ErrUnavailable) || score(0, zero.ID) != 0 {
-		t.Errorf("what is in partition 0: %v", err)
+		t.Errorf("a message in partition 0: %v", err)
 	}
 	if due, err := knows.Reschedule(ctx, p.queue, inOld, bridge.In(2*time.Hour)); !errors.Is(err, bridge.ErrUnavailable) ||
 		float64(due.UnixMilli()) != score(1, inOld) {
-		t.Errorf("what is in an older partition: %v, %v", due, err)
+		t.Errorf("a message in an older partition: %v, %v", due, err)
 	}
 	if err := knows.Cancel(ctx, p.queue, inOld); !errors.Is(err, bridge.ErrUnavailable) || score(1, inOld) != 0 {
-		t.Errorf("what is in an older partition: %v", err)
+		t.Errorf("a message in an older partition: %v", err)
 	}
 	p.registry.Start()
 	redistest.Eventually(t, 20*time.Second, func() (bool, string) {
@@ -298,9 +289,9 @@ func TestPartitionsWhileAMasterIsAway(t *testing.T) {
 	})
 }
 
-// Regression: while the registry could not be read, a new group was created only in partition 0. Messages that became
-// ready in the other partitions meanwhile were freed when the other groups had acknowledged them: the new group never
-// got them.
+// A new group is created in all partitions that can be reached, also while the registry cannot be read. Regression: it
+// was created only in partition 0. Messages that became ready in the other partitions were freed when the other groups
+// had acknowledged them, so the new group never got them.
 func TestANewGroupIsInAllPartitionsWhileTheRegistryIsAway(t *testing.T) {
 	t.Parallel()
 	for name, leave := range map[string]func(*redistest.Server){

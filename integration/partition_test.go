@@ -4,68 +4,88 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/redis/rueidis"
-
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/integration/queuetest"
 	"github.com/duestream/duestream/integration/redistest"
 	"github.com/duestream/duestream/lua"
 	"github.com/duestream/duestream/stream"
 )
 
-// part returns the stack of one partition of the queue.
+// part returns a stack that works on one partition of the queue as if the partition were a queue.
 func (s *stack) part(i int) *stack {
 	one := *s
 	one.queue = lua.PartitionName(s.queue, i)
 	return &one
 }
 
-// plainReader reads one partition with XREADGROUP and acknowledges with XACK until the test ends, as a worker in
-// another language does.
-func (s *stack) plainReader(group string, ledger *redistest.Ledger) {
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	s.t.Cleanup(func() { cancel(); <-done })
+// partsEmpty does the same as empty for a queue of n partitions.
+func (s *stack) partsEmpty(n int, groups ...string) (bool, string) {
+	for i := range n {
+		if ok, left := s.part(i).empty(groups...); !ok {
+			return false, fmt.Sprintf("partition %d: %s", i, left)
+		}
+	}
+	return true, ""
+}
+
+// awaitPartsSettled waits until group g has got everything, and nothing is left in n partitions.
+func (s *stack) awaitPartsSettled(n int) redistest.Result {
+	s.t.Helper()
+	redistest.Eventually(s.t, 40*time.Second, func() (bool, string) {
+		if r := s.ledger.Summary("g"); r.Lost > 0 {
+			return false, r.String()
+		}
+		return s.partsEmpty(n, "g")
+	})
+	return s.ledger.Check(s.t, "g")
+}
+
+// plainWorker runs a worker until the test ends that uses only XREADGROUP and XACK, like a worker in another language.
+// It acknowledges an entry unless handle returns an error.
+func (s *stack) plainWorker(group string, handle func(lua.Entry) error) {
+	s.t.Helper()
 	c, key := s.redis.Client, s.keys().Stream
-	go func() {
-		defer close(done)
+	s.run("plain worker", func(ctx context.Context) error {
 		for ctx.Err() == nil {
 			read := c.B().Xreadgroup().Group(group, "plain").Count(10).Streams().Key(key).Id(">").Build()
-			found, err := c.Do(ctx, read).AsXRead()
+			found, err := c.Do(ctx, read).AsXReadSlices()
 			if err != nil || len(found[key]) == 0 { // also NOGROUP, before the partition exists
-				timer := time.NewTimer(10 * time.Millisecond)
 				select {
 				case <-ctx.Done():
-				case <-timer.C:
+				case <-time.After(10 * time.Millisecond):
 				}
 				continue
 			}
-			for _, entry := range found[key] {
-				if e := lua.ParseEntry(entry.ID, fieldValues(entry)); e.For == "" || e.For == group {
-					ledger.Delivered(group, e.ID, lua.EntryTime(entry.ID).UnixMilli(), e.Due.UnixMilli())
+			for _, one := range found[key] {
+				if handle(lua.ParseEntry(one.ID, one.FieldValues)) == nil {
+					_ = c.Do(ctx, c.B().Xack().Key(key).Group(group).Id(one.ID).Build()).Error()
 				}
-				_ = c.Do(ctx, c.B().Xack().Key(key).Group(group).Id(entry.ID).Build()).Error()
 			}
 		}
-	}()
+		return nil
+	})
 }
 
-func fieldValues(entry rueidis.XRangeEntry) (list []rueidis.XRangeFieldValue) {
-	for field, value := range entry.FieldValues {
-		list = append(list, rueidis.XRangeFieldValue{Field: field, Value: value})
+// recordIn returns a handler for plainWorker that records the deliveries to the group in a ledger. It leaves out
+// retries for other groups, which plain workers read too.
+func recordIn(ledger *redistest.Ledger, group string) func(lua.Entry) error {
+	return func(e lua.Entry) error {
+		if e.For == "" || e.For == group {
+			ledger.Delivered(group, e.ID, lua.EntryTime(e.EntryID).UnixMilli(), e.Due.UnixMilli())
+		}
+		return nil
 	}
-	return list
 }
 
-// G1 while a queue grows from one partition to two and then to eight. Producers learn of the growth at different
-// times. One group uses plain commands in each partition, the other a worker that is killed and replaced in the
-// middle. No partition loses anything, and all are empty at the end.
+// No message is lost (guarantee G1) while a queue grows from one partition to two and then to eight. Producers learn of
+// the growth at different times. One group uses plain commands in each partition, the other a worker that is killed and
+// replaced twice. At the end, both groups have got every message, and all partitions are empty.
 func TestG1QueueThatGrowsLosesNothing(t *testing.T) {
 	t.Parallel()
 	const most, producers, each = 8, 4, 1500
@@ -75,20 +95,23 @@ func TestG1QueueThatGrowsLosesNothing(t *testing.T) {
 	s.groups("ours", "plain")
 	var plain redistest.Ledger
 	for i := range most {
-		s.part(i).plainReader("plain", &plain)
+		s.part(i).plainWorker("plain", recordIn(&plain, "plain"))
 	}
 	f := &family{t: t, s: s, dir: t.TempDir()}
 	worker := &child{part: "worker", group: "ours"}
 	f.start(worker)
 	t.Cleanup(func() { f.kill(worker) })
 
+	delay := spreadOver(100 * time.Millisecond)
 	var sent atomic.Int64
 	var all sync.WaitGroup
 	for p := range producers {
 		all.Go(func() {
 			var client *bridge.Client
 			for n := range each {
-				if n%(100*(p+1)) == 0 { // a producer keeps what it knows of the partitions for this long
+				// A new client reads the number of partitions anew. Each producer has another interval between new
+				// clients.
+				if n%(100*(p+1)) == 0 {
 					var err error
 					if client, err = bridge.NewClient(bridge.ClientConfig{Redis: s.redis, Prefix: s.prefix,
 						Logger: s.log}); err != nil {
@@ -98,8 +121,7 @@ func TestG1QueueThatGrowsLosesNothing(t *testing.T) {
 					defer client.Close()
 				}
 				id := fmt.Sprintf("%d-%d", p, n)
-				receipt, err := client.Schedule(t.Context(), s.queue, []byte(id), bridge.WithID(id),
-					bridge.In(within(100*time.Millisecond)(n)))
+				receipt, err := client.Schedule(t.Context(), s.queue, []byte(id), bridge.WithID(id), bridge.In(delay(n)))
 				if err != nil {
 					t.Error(err)
 					return
@@ -111,7 +133,7 @@ func TestG1QueueThatGrowsLosesNothing(t *testing.T) {
 			}
 		})
 	}
-	reached := func(n int64) {
+	awaitSent := func(n int64) {
 		redistest.Eventually(t, 30*time.Second, func() (bool, string) {
 			return sent.Load() >= n,
 				fmt.Sprint(sent.Load(), " sent")
@@ -122,14 +144,14 @@ func TestG1QueueThatGrowsLosesNothing(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	reached(producers * each / 6)
+	awaitSent(producers * each / 6)
 	grow(2)
-	reached(producers * each / 3)
+	awaitSent(producers * each / 3)
 	f.kill(worker)
 	f.start(worker)
 	all.Go(func() { grow(most) }) // two calls at the same time
 	grow(most)
-	reached(producers * each * 2 / 3)
+	awaitSent(producers * each * 2 / 3)
 	f.kill(worker)
 	f.start(worker)
 	all.Wait()
@@ -142,12 +164,7 @@ func TestG1QueueThatGrowsLosesNothing(t *testing.T) {
 		if r := plain.Summary("plain"); r.Lost > 0 {
 			return false, fmt.Sprintf("plain: %+v, missing %v", r, plain.Missing("plain", 5))
 		}
-		for i := range most {
-			if ok, left := s.part(i).empty("ours", "plain"); !ok {
-				return false, fmt.Sprintf("partition %d: %s", i, left)
-			}
-		}
-		return true, ""
+		return s.partsEmpty(most, "ours", "plain")
 	})
 	for i := range most {
 		if n := s.part(i).entriesAdded(); n < producers*each/50 {
@@ -158,11 +175,13 @@ func TestG1QueueThatGrowsLosesNothing(t *testing.T) {
 	if r := plain.Check(t, "plain"); r.Duplicated > 0 {
 		t.Errorf("the plain workers got %d twice", r.Duplicated)
 	}
+	// All processes of the worker append to one ledger file. A second file would be one that audit does not read.
 	if names, _ := filepath.Glob(filepath.Join(f.dir, "ledger-*")); len(names) != 1 {
 		t.Errorf("ledgers %v", names)
 	}
 }
 
+// entriesAdded returns how many entries the stream has ever had, or 0 if there is no stream.
 func (s *stack) entriesAdded() int64 {
 	info, err := s.raw("XINFO", "STREAM", s.keys().Stream).AsMap()
 	if err != nil {
@@ -179,7 +198,7 @@ func TestPartitionsOfOtherMastersGoOnWhileOneIsAway(t *testing.T) {
 	t.Parallel()
 	for _, away := range []struct {
 		name     string
-		slots    int // fewer than twice the number of partitions, and more
+		slots    int // of the worker: fewer than two for each of the 9 partitions, more than that, and fewer than partitions
 		go_, end func(*redistest.Server)
 	}{
 		{"killed", 12, (*redistest.Server).Kill, (*redistest.Server).Start},
@@ -198,8 +217,8 @@ func TestPartitionsOfOtherMastersGoOnWhileOneIsAway(t *testing.T) {
 			if _, err := s.operator().SetPartitions(t.Context(), s.queue, partitions, nil); err != nil {
 				t.Fatal(err)
 			}
-			var down *redistest.Server
-			at := map[*redistest.Server][]int{}
+			var down *redistest.Server          // the master to take down: one that does not hold partition 0
+			at := map[*redistest.Server][]int{} // partitions by their master
 			for i := range partitions {
 				owner := c.Owner(c.Slot(s.part(i).keys().Stream))
 				at[owner] = append(at[owner], i)
@@ -216,8 +235,9 @@ func TestPartitionsOfOtherMastersGoOnWhileOneIsAway(t *testing.T) {
 				return nil
 			})
 			sent := 0
-			// send sends a message to each of the partitions, and waits until all are delivered.
-			send := func(owners func(*redistest.Server) bool, patience time.Duration) (slowest time.Duration) {
+			// send sends a message to each partition whose master owners accepts, waits until all are delivered, and
+			// returns how long that took.
+			send := func(owners func(*redistest.Server) bool, patience time.Duration) (took time.Duration) {
 				began := time.Now()
 				var ids []string
 				for owner, list := range at {
@@ -254,7 +274,8 @@ func TestPartitionsOfOtherMastersGoOnWhileOneIsAway(t *testing.T) {
 			gone := time.Now()
 			var slowest time.Duration
 			for time.Since(gone) < 11*time.Second {
-				// By then, every read that was under way has been given up, and its slots are free.
+				// In the first 6 s, reads from the lost master may still hold slots of the worker. After that the
+				// worker has given up these reads, and the other partitions must be served at the usual pace.
 				late := time.Since(gone) > 6*time.Second
 				patience := 8 * time.Second
 				if late {
@@ -277,23 +298,9 @@ func TestPartitionsOfOtherMastersGoOnWhileOneIsAway(t *testing.T) {
 	}
 }
 
-// lateClient is a client that calls run once, before the first script that is called with a key.
-type lateClient struct {
-	rueidis.Client
-	key  string
-	run  func()
-	once sync.Once
-}
-
-func (c *lateClient) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
-	if words := cmd.Commands(); strings.HasPrefix(words[0], "EVAL") && slices.Contains(words, c.key) {
-		c.once.Do(c.run)
-	}
-	return c.Client.Do(ctx, cmd)
-}
-
-// A queue is deleted while a producer goes on. Its message comes to a partition that is already removed, and which a
-// bridge still serves. Regression: it became an entry of a stream without a group, from which nothing moves entries.
+// A queue is deleted while a producer still schedules. Its message comes to partition 3, which is already removed, and
+// which a bridge still serves. The bridge must move the message to partition 0. Regression: the message became an entry
+// in the stream of the removed partition, which has no group, and nothing moved it from there.
 func TestAMessageThatComesWhileItsQueueIsDeletedIsDelivered(t *testing.T) {
 	t.Parallel()
 	s := newStack(t, redistest.Shared(t))
@@ -316,8 +323,9 @@ func TestAMessageThatComesWhileItsQueueIsDeletedIsDelivered(t *testing.T) {
 		return s.number("XLEN", removed.keys().Stream) == 1, "the bridge does not serve the partition"
 	})
 	s.raw("XTRIM", removed.keys().Stream, "MAXLEN", "0")
-	c := &lateClient{Client: s.redis.Client, key: s.keys().Due, run: func() { enqueue("late", "+0") }}
-	// Partition 0 is the last one.
+	c := &queuetest.BeforeScript{Client: s.redis.Client, Key: s.keys().Due, Run: func() { enqueue("late", "+0") }}
+	// DeleteQueue removes partition 0 last. So partition 3 is removed when the first script for partition 0 runs, and
+	// enqueue is called before that script.
 	if had, err := stream.DeleteQueue(t.Context(), c, s.prefix, s.queue, false); err != nil {
 		t.Fatal(had, err)
 	}

@@ -3,14 +3,15 @@ package integration
 import (
 	"fmt"
 	"os/exec"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// A message that was scheduled with redis-cli alone arrives: with a bare ZADD on a queue that nobody registered, and
-// with the documented MULTI.
+// Messages that are scheduled with redis-cli alone are delivered: one by a bare ZADD in a queue that is not registered,
+// and one by the documented transaction (MULTI).
 func TestRedisCLIAloneSchedules(t *testing.T) {
 	t.Parallel()
 	cli, err := exec.LookPath("redis-cli")
@@ -34,7 +35,7 @@ func TestRedisCLIAloneSchedules(t *testing.T) {
 		t.Helper()
 		cmd := exec.Command(cli, append([]string{"-u", server.URL()}, args...)...)
 		if input != "" {
-			cmd.Stdin = stringReader(input)
+			cmd.Stdin = strings.NewReader(input)
 		}
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("redis-cli %v: %v\n%s", args, err, out)
@@ -50,22 +51,22 @@ func TestRedisCLIAloneSchedules(t *testing.T) {
 	run(fmt.Sprintf("MULTI\nHSET %s order-43 \"close it\"\nHSET %s order-43 \"{\\\"h:kind\\\":\\\"order\\\"}\"\nZADD %s %d "+
 		"order-43\nXADD %s MAXLEN 1 * due_ms %d\nEXEC\n",
 		k.Payload, k.Meta, k.Due, due, k.Wake, due))
-	s.settled(30*time.Second, "g")
+	s.awaitSettled(30*time.Second, "g")
 	if got := w.Stats().Acknowledged; got != 2 {
 		t.Errorf("%d messages acknowledged", got)
 	}
 }
 
-// Plain commands that add the wake token have their message delivered on time. Without it, the bridge may wait for
-// its longest sleep.
+// A message that is scheduled by plain commands is delivered on time if they also add the wake token, which wakes the
+// bridge. Without the token, the bridge may notice the message only after its longest sleep.
 func TestWakeTokenOfPlainCommandsIsHeard(t *testing.T) {
 	t.Parallel()
 	s := newStack(t, redistest.Shared(t))
 	s.groups("g")
 	s.bridge(quick())
 	s.worker("g", 10, nil)
-	s.schedule(1, "first-", within(0))
-	s.settled(10*time.Second, "g")
+	s.schedule(1, "first-", spreadOver(0))
+	s.awaitSettled(10*time.Second, "g")
 	k := s.keys()
 	var worst time.Duration
 	for i := range 20 {

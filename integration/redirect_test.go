@@ -12,8 +12,8 @@ import (
 )
 
 // A replica that a client has never heard of becomes the master of the client's queue. The server answers with MOVED,
-// and commands on a connection of their own have to follow it. Calls that wait for a replica once failed at once
-// instead, and so did changes of targets and tokens, and the deletion of a queue.
+// and commands on a dedicated connection must follow it too. Regression: such calls failed at once: those that wait
+// for a replica, changes of targets and tokens, and the deletion of a queue.
 func TestAMasterThatNobodyKnewIsFollowed(t *testing.T) {
 	t.Parallel()
 	c := redistest.Cluster(t, 3, 1, redistest.FailsOver...)
@@ -54,17 +54,17 @@ func TestAMasterThatNobodyKnewIsFollowed(t *testing.T) {
 		}},
 	}
 	stacks := make([]*stack, len(calls))
-	for i := range calls { // none of them knows the replica
+	for i := range calls { // each call has a client of its own, which connects while the replica is down
 		one := *probe
 		one.redis = probe.dial(c.URL())
 		stacks[i] = &one
 	}
 	stacks[0].mustSchedule(stacks[0].mustClientWith(bridge.Accepted), "before", 3)
 	replica.Start()
-	c.Follows(replica, master)
-	c.Switch(slot)
-	c.Promoted(slot, master)
-	c.Follows(master, replica)
+	c.Follows(replica, master) // waits until the replica is in sync
+	c.Switch(slot)             // starts the failover
+	c.Promoted(slot, master)   // waits until the replica is the master
+	c.Follows(master, replica) // waits until the old master is a replica of the new one
 	for i, call := range calls {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		if err := call.do(ctx, stacks[i]); err != nil {

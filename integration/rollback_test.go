@@ -2,11 +2,9 @@ package integration
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"os"
-	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,7 +18,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// upgradeSteps returns the blocks of commands of docs/operations/upgrade.md, with one command per line.
+// upgradeSteps returns the lines of all code blocks of docs/operations/upgrade.md. A line is a command ("$ duestream
+// …") or a comment ("# …") that asks the reader to do something.
 func upgradeSteps(t *testing.T) (steps []string) {
 	t.Helper()
 	text, err := os.ReadFile("../docs/operations/upgrade.md")
@@ -36,9 +35,9 @@ func upgradeSteps(t *testing.T) (steps []string) {
 	return steps
 }
 
-// The steps of the page about upgrade and rollback are executed as documented, with the previous release, while
-// messages with and without keys and recurrences are in use. Every message is delivered, no occurrence is missing,
-// and no message waits for ever.
+// The steps of docs/operations/upgrade.md, from the previous release to this one and back, work as documented while
+// messages with and without ordering keys, and a recurrence, are in use. The test executes the commands of the page,
+// and does what its comments ask for. Every message is delivered, and no occurrence is missing.
 func TestUpgradeAndRollbackAsDocumented(t *testing.T) {
 	t.Parallel()
 	oldProgram, newProgram := before.Build(t, before.Release), build(t)
@@ -77,31 +76,26 @@ func TestUpgradeAndRollbackAsDocumented(t *testing.T) {
 		s.send(some)
 	}
 	run := func(command ...string) (string, int) {
-		cmd := exec.Command(newProgram, command...)
-		cmd.Env = append(os.Environ(), "DUESTREAM_REDIS_URL="+s.server.URL(), "DUESTREAM_PREFIX="+s.prefix)
-		out, err := cmd.CombinedOutput()
-		if exited := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exited) {
-			t.Fatal(err)
-		}
-		return string(out), cmd.ProcessState.ExitCode()
+		out, complaints, code := s.runWithInput(newProgram, "", command...)
+		return out + complaints, code
 	}
 	parked := func() int64 { return s.number("ZCOUNT", s.keys().Due, lua.ParkedFrom, lua.ParkedTo) }
 
 	old := s.serve(t, oldProgram)
-	s.beats(1)
+	s.awaitBridges(1)
 	s.send([]bridge.NewMessage{{ID: "hold", Key: "k0"}})
 	<-held
 	batch("before")
-	var bridges []*served
-	does := map[string]func(){
+	var bridges []*releaseProcess
+	does := map[string]func(){ // by comment of the page: what it asks for
 		"Start bridges of the new release beside the old ones, and stop the old ones.": func() {
-			bridges = []*served{s.serve(t, newProgram), s.serve(t, newProgram)}
-			s.beats(3)
+			bridges = []*releaseProcess{s.serve(t, newProgram), s.serve(t, newProgram)}
+			s.awaitBridges(3)
 			if out, _ := run("doctor"); !strings.Contains(out, "D210") {
 				t.Errorf("doctor does not name bridges of two levels:\n%s", out)
 			}
 			old.stop()
-			s.beats(2)
+			s.awaitBridges(2)
 		},
 		"Take producers and workers back to the old release, and stop the bridges of the new one.": func() {
 			batch("after")
@@ -112,14 +106,14 @@ func TestUpgradeAndRollbackAsDocumented(t *testing.T) {
 			for _, b := range bridges {
 				b.stop()
 			}
-			s.beats(0)
+			s.awaitBridges(0)
 		},
 		"Start bridges of the old release.": func() {
 			if n := parked(); n != 0 {
 				t.Errorf("%d messages wait for a key after the rollback", n)
 			}
 			old = s.serve(t, oldProgram)
-			s.beats(1)
+			s.awaitBridges(1)
 		},
 	}
 	for _, step := range upgradeSteps(t) {
@@ -150,7 +144,7 @@ func TestUpgradeAndRollbackAsDocumented(t *testing.T) {
 	}
 	close(hold)
 	batch("rolled back")
-	s.settled(90*time.Second, "g")
+	s.awaitSettled(90*time.Second, "g")
 	occurrences()
 }
 
@@ -182,7 +176,8 @@ func ticks(t *testing.T, s *stack) (check func()) {
 	return func() {
 		t.Helper()
 		var times []int64
-		// Older plans reach 20 s ahead, so bridges of this release have planned the last of these.
+		// Bridges plan up to 20 s ahead. So an occurrence 25 s from now was planned by bridges that run after the last
+		// step.
 		until := time.Now().Add(25 * time.Second).UnixMilli()
 		redistest.Eventually(t, 60*time.Second, func() (bool, string) {
 			mu.Lock()

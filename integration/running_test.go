@@ -14,12 +14,11 @@ import (
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/integration/redistest"
-	"github.com/duestream/duestream/lua"
 )
 
-// Messages of a queue whose partitions are on three masters are cancelled in every state: held by a worker, ready and
-// scheduled. Each handler hears of it once. After that, the next message of each key is delivered. Nothing is retried
-// or left behind.
+// CancelRunning cancels messages in every state, in a queue whose partitions are on three masters: messages that a
+// worker holds, ready ones and scheduled ones. The context of each handler is cancelled with ErrCancelled. Then the
+// next message of each ordering key is delivered. Nothing is retried or left behind.
 func TestCancelRunningOnAClusterWithPartitions(t *testing.T) {
 	t.Parallel()
 	const keys, partitions = 8, 4
@@ -91,6 +90,7 @@ func TestCancelRunningOnAClusterWithPartitions(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, c := range done {
+		// Verdicts are in the order of ids: those held, those ready, those due later, and "nobody".
 		want := []bridge.CancelVerdict{bridge.VerdictCancelling, bridge.VerdictCancelled, bridge.VerdictCancelled,
 			bridge.VerdictNotFound}[i/keys]
 		if c.Verdict != want || (want == bridge.VerdictCancelling) != (len(c.Holders) == 1) {
@@ -101,16 +101,7 @@ func TestCancelRunningOnAClusterWithPartitions(t *testing.T) {
 		n := seen("next-")
 		return n == keys, fmt.Sprint(n, " of those that wait for a key were delivered")
 	})
-	redistest.Eventually(t, 20*time.Second, func() (bool, string) {
-		for i := range partitions {
-			one := *p.stack
-			one.queue = lua.PartitionName(p.queue, i)
-			if ok, left := one.empty("g"); !ok {
-				return false, fmt.Sprint(one.queue, ": ", left)
-			}
-		}
-		return true, ""
-	})
+	redistest.Eventually(t, 20*time.Second, func() (bool, string) { return p.partsEmpty(partitions, "g") })
 	mu.Lock()
 	defer mu.Unlock()
 	redistest.Want(t, "messages delivered", len(begun), 2*keys)
@@ -130,26 +121,9 @@ func TestCancelRunningOnAClusterWithPartitions(t *testing.T) {
 	}
 }
 
-// stubbornHandler writes a line for each call, and never returns for a message whose ID begins with "held".
-func stubbornHandler(path string) bridge.Handler {
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
-	if err != nil {
-		panic(err)
-	}
-	return func(_ context.Context, m *bridge.Message) error {
-		if _, err := fmt.Fprintf(file, "%s %d\n", m.ID, m.Attempt); err != nil {
-			return err
-		}
-		if strings.HasPrefix(m.ID, "held") {
-			select {}
-		}
-		return nil
-	}
-}
-
-// A message is cancelled, and the process that holds it is killed before it can release it. The message still ends:
-// no other worker gets it, no dead letter is made, and the next message of its key is delivered. Another held message
-// that was not cancelled is delivered again.
+// A message is cancelled, and the process that holds it is killed before its handler ends. The message ends all the
+// same: no other worker gets it, it does not become a dead letter, and the next message of its ordering key is
+// delivered. Another message that the process held, and that was not cancelled, is delivered again.
 func TestCancelledMessageOfAKilledHolderEnds(t *testing.T) {
 	t.Parallel()
 	s := newStack(t, redistest.Shared(t))
@@ -165,23 +139,23 @@ func TestCancelledMessageOfAKilledHolderEnds(t *testing.T) {
 		}
 		return string(text)
 	}
-	until := func(line string) {
+	awaitLine := func(line string) {
 		t.Helper()
 		redistest.Eventually(t, 20*time.Second, func() (bool, string) {
 			text := lines()
 			return strings.Contains(text, line), text
 		})
 	}
-	for _, m := range []struct{ id, key string }{{"held-cancelled", "k"}, {"held-other", ""}} {
+	for _, m := range []struct{ id, key string }{{"hangs-cancelled", "k"}, {"hangs-other", ""}} {
 		if _, err := s.client.Schedule(t.Context(), s.queue, nil, bridge.WithID(m.id), bridge.Key(m.key)); err != nil {
 			t.Fatal(err)
 		}
-		until(m.id + " 1\n")
+		awaitLine(m.id + " 1\n") // ID and attempt
 	}
 	if _, err := s.client.Schedule(t.Context(), s.queue, nil, bridge.WithID("next"), bridge.Key("k")); err != nil {
 		t.Fatal(err)
 	}
-	done, err := s.client.CancelRunning(t.Context(), s.queue, "", "held-cancelled")
+	done, err := s.client.CancelRunning(t.Context(), s.queue, "", "hangs-cancelled")
 	if err != nil || len(done) != 1 || done[0].Verdict != bridge.VerdictCancelling {
 		t.Fatalf("%+v, %v", done, err)
 	}
@@ -190,13 +164,13 @@ func TestCancelledMessageOfAKilledHolderEnds(t *testing.T) {
 	}
 	f.kill(f.children[0])
 	f.start(f.children[0])
-	until("next 1\n")
-	until("held-other 2\n")
-	if text := lines(); strings.Count(text, "held-cancelled ") != 1 {
+	awaitLine("next 1\n")
+	awaitLine("hangs-other 2\n")
+	if text := lines(); strings.Count(text, "hangs-cancelled ") != 1 {
 		t.Errorf("delivered again although it was cancelled:\n%s", text)
 	}
 	k := s.keys()
 	redistest.Want(t, "dead letters", s.number("XLEN", k.Dead), int64(0))
 	redistest.Want(t, "scheduled", s.number("ZCARD", k.Due), int64(0))
-	redistest.Want(t, "entries left", s.number("XLEN", k.Stream), int64(1)) // held-other
+	redistest.Want(t, "entries left", s.number("XLEN", k.Stream), int64(1)) // hangs-other
 }

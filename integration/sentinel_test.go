@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os/exec"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -14,8 +13,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// G1 through a failover: the master is killed under load. No message that a client with Replicated(1) was told is
-// accepted is lost. Bridges, workers and clients continue on their own.
+// No message that was accepted with Replicated(1) is lost (guarantee G1) when the master is killed under load and
+// Sentinel promotes a replica. Bridges, workers and clients continue by themselves.
 func TestG1SentinelFailoverLosesNothingReplicated(t *testing.T) {
 	t.Parallel()
 	w := redistest.Sentinels(t, redistest.SentinelOptions{})
@@ -28,25 +27,26 @@ func TestG1SentinelFailoverLosesNothingReplicated(t *testing.T) {
 	s.worker("b", 20, nil)
 	w.Caught()
 
-	l := s.load(s.durably(bridge.Replicated(1)), "m", 8, within(2*time.Second))
-	l.more(500)
+	l := s.load(s.durably(bridge.Replicated(1)), "m", 8, spreadOver(2*time.Second))
+	l.awaitMore(500)
 	master := w.Master()
 	killed := time.Now()
 	master.Kill()
-	l.more(1)
+	l.awaitMore(1)
 	t.Logf("first message accepted %v after the master was killed", time.Since(killed).Round(time.Millisecond))
-	l.more(500)
+	l.awaitMore(500)
 	l.end()
-	s.settled(40*time.Second, "a", "b")
+	s.awaitSettled(40*time.Second, "a", "b")
 	t.Logf("%v", l)
 	if next := w.Promoted(master); next == master {
 		t.Error("no failover took place")
 	}
 }
 
-// A failover without Replicated loses exactly what the replicas had not received. Replication is cut, and then the
-// master is killed. Everything accepted before the cut is delivered. Of the messages accepted in between, those not
-// delivered yet are lost, and this test counts them. Servers and sentinels have different passwords.
+// A failover with the default durability loses only messages that the replicas had not received. The test cuts the
+// replication, and then kills the master. Everything accepted before the cut is delivered. Messages that were accepted
+// after the cut and not delivered before the kill are lost, and the test counts them. Servers and sentinels have
+// different passwords, as some installations do.
 func TestSentinelFailoverLosesOnlyWhatWasNotReplicated(t *testing.T) {
 	t.Parallel()
 	const sentinelPassword = "s?e&c r@t"
@@ -67,21 +67,22 @@ func TestSentinelFailoverLosesOnlyWhatWasNotReplicated(t *testing.T) {
 	s.worker("a", 20, nil)
 	s.worker("b", 20, nil)
 
-	before := s.load(s.client, "before", 4, within(4*time.Second))
-	before.more(300)
+	before := s.load(s.client, "before", 4, spreadOver(4*time.Second))
+	before.awaitMore(300)
 	before.end()
 	w.Caught()
 	w.CutReplication()
 	window := s.load(s.client, "window", 4, func(i int) time.Duration { return time.Duration(i%2) * 5 * time.Second })
-	window.more(300)
+	window.awaitMore(300)
 	master := w.Master()
 	master.Kill()
-	window.end() // callers that wait for an answer get it from the new master
+	window.end() // returns after the failover, because calls that wait for a reply get it from the new master
 	w.Promoted(master)
-	after := s.load(s.client, "after", 4, within(time.Second))
-	after.more(300)
+	after := s.load(s.client, "after", 4, spreadOver(time.Second))
+	after.awaitMore(300)
 	after.end()
 
+	// lost counts the missing deliveries: cut of messages accepted after the cut, whole of all others.
 	lost := func() (cut, whole int) {
 		for _, group := range []string{"a", "b"} {
 			for _, id := range s.ledger.Missing(group, 1e6) {
@@ -104,34 +105,30 @@ func TestSentinelFailoverLosesOnlyWhatWasNotReplicated(t *testing.T) {
 	r := s.ledger.Summary("a", "b")
 	t.Logf("%v; accepted after the cut: %d, of these lost: %d of %d deliveries", r, window.accepted.Load(), cut,
 		2*window.accepted.Load())
-	// A call that the old master executed, and whose reply was lost, is repeated on the new master. There the message
-	// has a later due time, and the old master had delivered it before. Each such message came twice.
+	// If the old master executed a call and its reply was lost, the client repeats the call on the new master, where
+	// the message gets a later due time. If the old master had also delivered the message, that delivery counts as
+	// early. Each such message came twice, so there are at most as many early deliveries as repeated ones.
 	if r.Early > r.Duplicated || r.Unexpected > 0 || r.Lost != cut {
 		t.Errorf("%v", r)
 	}
 	if cut == 0 {
 		t.Error("nothing was lost: replication was not cut, so this test shows nothing")
 	}
-	out, err := exec.Command(build(t), "--redis", s.server.URL(), "--prefix", s.prefix, "health").CombinedOutput()
-	if err != nil {
-		t.Errorf("duestream health: %v\n%s", err, out)
-	}
+	s.mustRun(build(t), "", "health")
 }
 
-// PITFALLS B9: after a failover the new master gives a new message an entry ID that an old worker still holds.
+// A late acknowledgement must not affect another message that has the same entry ID. This can happen after a failover:
 //
-//  1. The worker reads entry e, which holds message "old", from a master whose replicas do not have it.
-//  2. A replica is promoted; a new message gets the entry ID e there, and another consumer of the group reads it.
-//  3. The worker, which had nothing to do with Redis meanwhile, acknowledges e.
-//
-// The acknowledgement must not affect the new message.
+//  1. A worker reads entry e, which holds message "old", from a master whose replicas do not have this entry.
+//  2. A replica is promoted. A new message gets the entry ID e there, and another consumer of the group reads it.
+//  3. The worker, which has sent nothing to Redis meanwhile, acknowledges e.
 func TestLateAckAfterFailoverDoesNotTouchANewMessage(t *testing.T) {
 	t.Parallel()
 	w := redistest.Sentinels(t, redistest.SentinelOptions{})
 	s := newStack(t, w.Server())
 	s.groups("g")
 	policy := quick()
-	policy.VisibilityTimeout = time.Hour // so that the worker does not extend, which would show it the loss
+	policy.VisibilityTimeout = time.Hour // so that the worker does not extend e, which would show it that e is lost
 	stop := s.bridge(policy)
 	w.Caught()
 	w.CutReplication()
@@ -165,14 +162,15 @@ func TestLateAckAfterFailoverDoesNotTouchANewMessage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Unknown is allowed too, because the call had to be repeated on the new connection.
+	// Unknown is allowed too, because the worker had to repeat the call on a new connection.
 	if n, _ := pending[0].AsInt64(); n != 1 || how != bridge.Lost && how != bridge.Unknown {
 		t.Errorf("the late acknowledgement was %s, %d entries are pending, should be 1", how, n)
 	}
 }
 
-// A failover is not an attempt: handlers that keep running keep their deliveries, although the failover lasts longer
-// than the visibility timeout. The new master counts the idle times of entries from what was replicated.
+// A failover costs no attempt: handlers that keep running keep their deliveries, although the failover lasts longer
+// than the visibility timeout. The new master counts the idle time of an entry from the last extend that was
+// replicated, so the entries look idle at first.
 func TestFailoverBurnsNoAttempt(t *testing.T) {
 	t.Parallel()
 	w := redistest.Sentinels(t, redistest.SentinelOptions{})
@@ -189,7 +187,7 @@ func TestFailoverBurnsNoAttempt(t *testing.T) {
 		<-finish // ignores its context on purpose
 		return nil
 	})
-	s.schedule(n, "m", within(0))
+	s.schedule(n, "m", spreadOver(0))
 	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
 		return running.Load() == n,
 			fmt.Sprint(running.Load(), " run")
@@ -211,5 +209,5 @@ func TestFailoverBurnsNoAttempt(t *testing.T) {
 		t.Errorf("%d dead letters, %d deliveries of %d messages", dead, running.Load(), n)
 	}
 	close(finish)
-	s.settled(20*time.Second, "g")
+	s.awaitSettled(20*time.Second, "g")
 }

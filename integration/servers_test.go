@@ -13,10 +13,12 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
+// serverRow matches a row of the table of servers: product, version, whether it has WAITAOF, the code of the error that
+// a blocked read gets when its stream is deleted, and whether XINFO CONSUMERS has the field inactive.
 var serverRow = regexp.MustCompile("(?m)^\\| (Redis|Valkey) (\\d+\\.\\d+) \\| (yes|no) \\| `([A-Z]+)` \\| (yes|no) \\|$")
 
-// The table of servers in docs/operations/deploy.md matches what each server does, and has a row for every server that
-// tests know.
+// The table of servers in docs/operations/deploy.md says how the servers differ. Each row matches what its server does,
+// and there is a row for every server of redistest.Images.
 func TestServersDifferAsDocumented(t *testing.T) {
 	text, err := os.ReadFile("../docs/operations/deploy.md")
 	if err != nil {

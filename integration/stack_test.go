@@ -2,6 +2,7 @@ package integration
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -21,13 +22,14 @@ func TestMain(m *testing.M) {
 	if part := os.Getenv(childPart); part != "" {
 		os.Exit(runChild(part))
 	}
-	redistest.SideBySide(4) // most of them wait; those that measure are not parallel
+	redistest.SideBySide(6) // most tests wait, and tests that measure are not parallel
 	code := redistest.Run(m)
 	_ = os.RemoveAll(commandDir)
 	os.Exit(code)
 }
 
-// stack is duestream on one server, with its own prefix: clients, workers and bridges of this process.
+// stack is duestream on one server, with a prefix and a queue that no other test uses. Its methods run clients, workers
+// and bridges in this process.
 type stack struct {
 	t      testing.TB
 	server *redistest.Server
@@ -37,7 +39,7 @@ type stack struct {
 	queue  string
 	log    *slog.Logger
 	ledger *redistest.Ledger
-	logged map[string]int // lines of log files that are in the ledger
+	logged map[string]int // by path of a log file: how many of its lines are in the ledger; see readLog
 }
 
 // operator returns an operator's handle on the queues of the stack.
@@ -90,13 +92,15 @@ func (s *stack) bridge(defaults bridge.Policy) (stop func()) {
 		s.t.Fatal(err)
 	}
 	stop = s.run("bridge", b.Run)
-	redistest.Eventually(s.t, 10*time.Second, func() (bool, string) { // a worker that starts later reads them
+	// Wait until the bridge has written the defaults, because a worker reads them when it starts.
+	redistest.Eventually(s.t, 10*time.Second, func() (bool, string) {
 		return s.number("EXISTS", s.prefix+":defaults") == 1, "no defaults written"
 	})
 	return stop
 }
 
-// worker runs a worker that records its deliveries in the ledger, and then calls handle.
+// worker runs a worker until the test ends or stop is called. It records each delivery in the ledger, and then calls
+// handle; nil accepts all messages.
 func (s *stack) worker(group string, concurrency int, handle bridge.Handler) (w *bridge.Worker, stop func()) {
 	s.t.Helper()
 	w, err := bridge.NewWorker(bridge.WorkerConfig{
@@ -115,6 +119,8 @@ func (s *stack) worker(group string, concurrency int, handle bridge.Handler) (w 
 	return w, s.run("worker", w.Run)
 }
 
+// run calls a Run method until the test ends or stop is called. It fails the test if Run returns an error or does not
+// end.
 func (s *stack) run(what string, run func(context.Context) error) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -134,7 +140,7 @@ func (s *stack) run(what string, run func(context.Context) error) (stop func()) 
 	return stop
 }
 
-// groups creates groups before anything is sent, so that each of them gets everything.
+// groups creates groups in the queue. Tests call it before they send anything, so that each group gets everything.
 func (s *stack) groups(names ...string) {
 	s.t.Helper()
 	for _, name := range names {
@@ -144,7 +150,8 @@ func (s *stack) groups(names ...string) {
 	}
 }
 
-// schedule sends n messages, the i-th with the delay that the function returns, and records them in the ledger.
+// schedule sends n messages, the i-th with the delay delay(i), and records them in the ledger. Their IDs are the given
+// ID followed by six digits.
 func (s *stack) schedule(n int, id string, delay func(i int) time.Duration) {
 	s.t.Helper()
 	batch := make([]bridge.NewMessage, n)
@@ -155,6 +162,7 @@ func (s *stack) schedule(n int, id string, delay func(i int) time.Duration) {
 	s.send(batch)
 }
 
+// send schedules a batch, in which no message may be refused, and records the messages in the ledger.
 func (s *stack) send(batch []bridge.NewMessage) {
 	s.t.Helper()
 	results, err := s.client.ScheduleBatch(context.Background(), s.queue, batch)
@@ -169,7 +177,21 @@ func (s *stack) send(batch []bridge.NewMessage) {
 	}
 }
 
-func within(d time.Duration) func(int) time.Duration {
+// record records the result of scheduling a message in the ledger.
+func (s *stack) record(id string, receipt bridge.Receipt, err error) {
+	switch {
+	case err == nil:
+		s.ledger.Sent(id, receipt.Due.UnixMilli())
+	case errors.Is(err, bridge.ErrDuplicate): // the client repeated its call, and the first try had been accepted
+		s.ledger.Sent(id, 0)
+	default:
+		s.ledger.MaybeSent(id, 0)
+	}
+}
+
+// spreadOver returns a function of delays that spreads messages over d, in a mixed order: 7919 is a prime number, so
+// 1,000 successive numbers give 1,000 different delays.
+func spreadOver(d time.Duration) func(int) time.Duration {
 	return func(i int) time.Duration { return time.Duration(i*7919%1000) * d / 1000 }
 }
 
@@ -177,18 +199,20 @@ func (s *stack) do(cmd func(c rueidis.Client) rueidis.Completed) rueidis.RedisRe
 	return s.redis.Client.Do(context.Background(), cmd(s.redis.Client))
 }
 
+// raw sends any command.
 func (s *stack) raw(args ...string) rueidis.RedisResult {
 	return s.do(func(c rueidis.Client) rueidis.Completed { return c.B().Arbitrary(args...).Build() })
 }
 
+// number sends a command and returns its integer reply, or 0 if there is none.
 func (s *stack) number(args ...string) int64 {
 	n, _ := s.raw(args...).AsInt64()
 	return n
 }
 
-// empty reports whether nothing of the queue is left: no member, entry, pending entry or hash field. It looks twice,
-// because a message that moves from the stream back to the schedule between two commands of a look could be missed in
-// both places.
+// empty reports whether nothing of the queue is left: no scheduled member, entry, pending entry, payload or metadata.
+// If something is left, the text says what. It looks twice, because one look could miss a message that moves from the
+// stream back to the schedule between two commands.
 func (s *stack) empty(groups ...string) (bool, string) {
 	ok, left := s.look(groups)
 	if ok {
@@ -216,8 +240,8 @@ func (s *stack) look(groups []string) (bool, string) {
 	return true, ""
 }
 
-// settled waits until every group has got everything and nothing of the queue is left.
-func (s *stack) settled(timeout time.Duration, groups ...string) redistest.Result {
+// awaitSettled waits until every group has got everything and nothing of the queue is left. Then it checks the ledger.
+func (s *stack) awaitSettled(timeout time.Duration, groups ...string) redistest.Result {
 	s.t.Helper()
 	redistest.Eventually(s.t, timeout, func() (bool, string) {
 		if r := s.ledger.Summary(groups...); r.Lost > 0 {
@@ -228,13 +252,14 @@ func (s *stack) settled(timeout time.Duration, groups ...string) redistest.Resul
 	return s.ledger.Check(s.t, groups...)
 }
 
+// quick returns a policy whose timeouts and delays suit a test that waits for them.
 func quick() bridge.Policy {
 	return bridge.Policy{VisibilityTimeout: time.Second, MaxAttempts: 10, RetryMin: 20 * time.Millisecond,
 		RetryMax: 200 * time.Millisecond}
 }
 
-// patient returns the policy of quick for tests in which nothing dies and a second delivery is a failure. A worker
-// that a busy machine delays keeps its deliveries.
+// patient returns the policy of quick with a visibility timeout of a minute. It is for tests in which nothing dies and
+// a second delivery is a failure: a worker that a busy machine delays keeps its deliveries.
 func patient() bridge.Policy {
 	policy := quick()
 	policy.VisibilityTimeout = time.Minute

@@ -17,8 +17,9 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// fated returns a handler whose result follows from the ID of the message. It writes each call to a file that
-// outlives the process.
+// fated returns a handler whose result follows from the ID of the message, "fate-number". It writes each call to the
+// file book, which outlives the process. Fates: "fails" fails two attempts, "waits" fails always, "buried" becomes a
+// dead letter at its first call, "dies" kills the process at its first call. All others succeed.
 func fated(book string) bridge.Handler {
 	return func(_ context.Context, m *bridge.Message) error {
 		before := calls(book, m.ID)
@@ -44,7 +45,7 @@ func fated(book string) bridge.Handler {
 	}
 }
 
-// calls returns how often a message is in such a file.
+// calls returns how many calls for a message are written in a book of fated.
 func calls(book, id string) (n int) {
 	text, _ := os.ReadFile(book)
 	for line := range strings.Lines(string(text)) {
@@ -55,7 +56,7 @@ func calls(book, id string) (n int) {
 	return n
 }
 
-// produceForever schedules messages until it is killed.
+// produceForever schedules batches of messages that are due in an hour, until it is killed.
 func produceForever(ctx context.Context, r *bridge.Redis) error {
 	client, err := bridge.NewClient(bridge.ClientConfig{Redis: r, Prefix: os.Getenv(childPrefix)})
 	if err != nil {
@@ -74,8 +75,8 @@ func produceForever(ctx context.Context, r *bridge.Redis) error {
 	return nil
 }
 
-// The histories of messages with all outcomes contain exactly what was done to them and who did it, while bridges,
-// workers and producers are killed during their work.
+// The history of a message tells exactly what was done to it and who did it, whatever its outcome, although bridges,
+// workers and producers are killed while they work.
 func TestStoriesTellWhatWasDone(t *testing.T) {
 	t.Parallel()
 	s := newStack(t, redistest.Own(t, "--appendonly", "yes"))
@@ -89,13 +90,14 @@ func TestStoriesTellWhatWasDone(t *testing.T) {
 	}
 	must(op.WritePolicy(ctx, s.queue, "", admin.PolicyUpdate{History: new(10_000)}))
 	f := &family{t: t, s: s, dir: t.TempDir()}
-	bridges, worker := &child{part: "bridge"}, &child{part: "fated", group: "g"}
-	f.start(bridges)
+	theBridge, worker := &child{part: "bridge"}, &child{part: "fated", group: "g"}
+	f.start(theBridge)
 	f.start(worker)
 	t.Cleanup(func() {
-		f.kill(bridges)
+		f.kill(theBridge)
 		f.kill(worker)
 	})
+	// story returns the history of a message, also as one text for each change: "event by part attempt reason".
 	story := func(id string) (words []string, told admin.Story) {
 		told, err := op.Story(ctx, id, admin.StoryOptions{Queues: []string{s.queue}})
 		if err != nil && !errors.Is(err, admin.ErrUntold) && !errors.Is(err, admin.ErrNoHistory) {
@@ -114,6 +116,7 @@ func TestStoriesTellWhatWasDone(t *testing.T) {
 		}
 		return words, told
 	}
+	// want waits until the history of a message consists of these texts.
 	want := func(id string, words ...string) {
 		t.Helper()
 		redistest.Eventually(t, 30*time.Second, func() (bool, string) {
@@ -132,7 +135,7 @@ func TestStoriesTellWhatWasDone(t *testing.T) {
 		send(fmt.Sprint("done-", i), soon)
 		send(fmt.Sprint("fails-", i), soon)
 	}
-	f.kill(bridges)
+	f.kill(theBridge)
 	expiry := time.Now().Add(2 * soon)
 	for i := range 2 {
 		send(fmt.Sprint("expired-", i), soon, bridge.ExpiresAt(expiry))
@@ -145,7 +148,7 @@ func TestStoriesTellWhatWasDone(t *testing.T) {
 	}
 	send("waits-0", soon, bridge.MaxAttempts(10_000))
 	redistest.Eventually(t, 30*time.Second, func() (bool, string) { return time.Now().After(expiry.Add(soon)), "not expired" })
-	f.start(bridges)
+	f.start(theBridge)
 	for i := range 3 {
 		want(fmt.Sprint("done-", i), scheduled, ready, done)
 		want(fmt.Sprint("fails-", i), scheduled, ready, "retried by worker 1", "ready by bridge 2", "retried by worker 2",
@@ -167,7 +170,7 @@ func TestStoriesTellWhatWasDone(t *testing.T) {
 		err := s.client.Cancel(ctx, s.queue, "waits-0", bridge.Retries())
 		return err == nil, fmt.Sprint(err)
 	})
-	for i := range 2 { // the worker holds nothing else at that time
+	for i := range 2 { // the worker holds no other message when it dies, so no other history changes
 		id := fmt.Sprint("dies-", i)
 		send(id, soon)
 		redistest.Eventually(t, 30*time.Second, func() (bool, string) {
@@ -188,7 +191,7 @@ func TestStoriesTellWhatWasDone(t *testing.T) {
 	f.kill(producer)
 	members, err := s.raw("ZRANGE", s.keys().Due, "-100", "-1").AsStrSlice()
 	must(err)
-	for _, id := range members { // the last ones before the producer died
+	for _, id := range members { // the last messages that the producer scheduled before it was killed
 		words, _ := story(id)
 		if !slices.Equal(words, []string{scheduled}) {
 			t.Errorf("the story of %s is %q", id, words)

@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -17,19 +16,19 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// Client, worker, bridge and command run over TLS with certificates on both sides, as an ACL user. All settings come
-// from the URL.
+// Client, worker, bridge and command work over TLS with certificates on both sides, each as its documented ACL user.
+// All settings come from the URL.
 func TestEverythingRunsOverTLS(t *testing.T) {
 	t.Parallel()
 	server := redistest.TLS(t, redistest.NewAuthority(t))
 	admin := server.Client(t)
-	for _, line := range documentedUsers(t) {
-		if err := admin.Do(t.Context(), admin.B().Arbitrary(strings.Fields(line.command)...).Build()).Error(); err != nil {
+	for _, user := range documentedUsers(t) {
+		if err := admin.Do(t.Context(), admin.B().Arbitrary(strings.Fields(user.Line)...).Build()).Error(); err != nil {
 			t.Fatal(err)
 		}
 	}
 	users := documentedUsers(t)
-	url := func(user string) string { return server.ClientURL(user, users[user].password) }
+	url := func(user string) string { return server.ClientURL(user, users[user].Password) }
 	s := &stack{t: t}
 	b, err := bridge.NewBridge(bridge.Config{Redis: s.dial(url("bridge"))})
 	if err != nil {
@@ -47,10 +46,8 @@ func TestEverythingRunsOverTLS(t *testing.T) {
 	}
 	duestream := build(t)
 	run := func(user string, args ...string) (string, int) {
-		cmd := exec.Command(duestream, args...)
-		cmd.Env = append(os.Environ(), "DUESTREAM_REDIS_URL="+url(user))
-		out, _ := cmd.CombinedOutput()
-		return string(out), cmd.ProcessState.ExitCode()
+		r := runCommand(t, url(user), "", duestream, "", args...)
+		return r.out + r.complaints, r.code
 	}
 	if out, code := run("producer", "schedule", "emails", "--id", "command", "--in", "50ms", "x"); code != 0 {
 		t.Fatalf("schedule: exit code %d\n%s", code, out)
@@ -75,8 +72,8 @@ func TestEverythingRunsOverTLS(t *testing.T) {
 	}
 }
 
-// A connection that cannot be trusted is refused at once, with the reason and what to check, also by callers that
-// wait for a server.
+// A connection that cannot be trusted, and a URL that is wrong, are refused at once, with the reason and a hint what to
+// check. DialWait, which waits for a server that does not answer, does not wait here. No error repeats a password.
 func TestUntrustedServerIsRefusedWithTheReason(t *testing.T) {
 	t.Parallel()
 	authority, other := redistest.NewAuthority(t), redistest.NewAuthority(t)
@@ -93,10 +90,10 @@ func TestUntrustedServerIsRefusedWithTheReason(t *testing.T) {
 	for _, c := range []struct {
 		name, url string
 		kind      error
-		says      string
-		exit      int
+		says      string // part of the error
+		exit      int    // exit code of the command: 2 for a wrong URL, else 1
 	}{
-		{"CA of another", base + "?ca=" + other.CA + client, bridge.ErrUntrusted, "unknown authority", 1},
+		{"another authority", base + "?ca=" + other.CA + client, bridge.ErrUntrusted, "unknown authority", 1},
 		{"no CA", base + "?" + client, bridge.ErrUntrusted, "unknown authority", 1},
 		{"another name", "rediss://" + named.Addr() + "?ca=" + server.CA + "&cert=" + named.Cert + "&key=" + named.Key,
 			bridge.ErrUntrusted, "127.0.0.1", 1},
@@ -118,20 +115,19 @@ func TestUntrustedServerIsRefusedWithTheReason(t *testing.T) {
 			t.Parallel()
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 			defer cancel()
-			r, err := bridge.DialWait(ctx, c.url, nil) // it must not wait, so it does not log
+			r, err := bridge.DialWait(ctx, c.url, nil) // without a logger, because it must not wait, and so must not log
 			if err == nil {
 				r.Close()
 			}
 			if !errors.Is(err, c.kind) || !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), "geheim") {
 				t.Errorf("%v", err)
 			}
-			cmd := exec.Command(duestream, "--redis", c.url, "schedule", "q", "x")
-			out, _ := cmd.CombinedOutput()
-			text := string(out)
+			ran := runCommand(t, c.url, "", duestream, "", "schedule", "q", "x")
+			text := ran.out + ran.complaints
 			hinted := c.exit == 2 || strings.Contains(text, "hint: ") && strings.Contains(text, "ca=")
-			if cmd.ProcessState.ExitCode() != c.exit || !strings.Contains(text, c.says) || !hinted ||
+			if ran.code != c.exit || !strings.Contains(text, c.says) || !hinted ||
 				strings.Contains(text, "geheim") {
-				t.Errorf("exit code %d\n%s", cmd.ProcessState.ExitCode(), out)
+				t.Errorf("exit code %d\n%s", ran.code, text)
 			}
 		})
 	}

@@ -30,8 +30,8 @@ func (l *lockedLog) count(what string) int {
 	return strings.Count(l.text.String(), what)
 }
 
-// A bridge that may not run INFO serves a server whose settings it cannot check, and says so in one line. It once
-// served a server that evicts keys, and said nothing.
+// A bridge that may not run INFO cannot check the settings of its server. It serves the server, and logs one line that
+// says so. Regression: it logged nothing, even if the server evicted keys.
 func TestBridgeSaysThatItCouldNotCheckTheServer(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {

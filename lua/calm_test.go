@@ -10,24 +10,25 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// How long an entry must be idle depends on when the queue was looked at. Reclaiming used to wait for a visibility
-// timeout without any disturbance (a bridge that starts, a gap between heartbeats). Where disturbances were more
-// frequent than that, abandoned entries never came back. Now only the length of an absence is added to the wait.
+// The idle time of an entry counts in full only while somebody watched the queue; the length of an absence is added to
+// the wait. Before, reclaiming waited for a visibility timeout without any disturbance (a bridge that starts, a gap
+// between heartbeats). Where disturbances were more frequent than that, abandoned entries never came back.
 func TestOnlyWatchedTimeCountsAsIdle(t *testing.T) {
 	const visibility = 10_000
+	// many returns n absences of long ms each, one in every ms, as begin and end in ms ago.
 	many := func(n int, every, long int64) (away [][2]int64) {
 		for i := range int64(n) {
 			away = append(away, [2]int64{i*every + long + 100, i*every + 100})
 		}
 		return away
 	}
-	everywhere(t, func(b *rig) {
+	everywhere(t, func(b *testQueue) {
 		for i, c := range []struct {
 			name string
 			idle int64      // of the entry, ms
 			seen int64      // the last look, ms ago; negative: never
-			away [][2]int64 // ms ago
-			want int
+			away [][2]int64 // absences: begin and end, ms ago
+			want int        // entries that are reclaimed
 		}{
 			{"watched all the time", 10_100, 1000, nil, 1},
 			{"not idle for long enough", 9_500, 1000, nil, 0},
@@ -74,7 +75,7 @@ func TestOnlyWatchedTimeCountsAsIdle(t *testing.T) {
 // However often and for however long nobody looks at the queue, each look brings an abandoned entry closer to being
 // taken back, and its notes stay small.
 func TestWaitForAbandonedEntriesIsBounded(t *testing.T) {
-	everywhere(t, func(b *rig) {
+	everywhere(t, func(b *testQueue) {
 		entry := b.deliver([]string{"g"}, "m")[0].EntryID
 		b.do("XCLAIM", b.k.Stream, "g", "c", "0", entry, "IDLE", "86400000", "JUSTID")
 		args := ReclaimArgs{Group: "g", Attempts: policy, MinIdle: 10 * time.Second, Shortest: 10 * time.Second, Limit: 10,
@@ -86,7 +87,7 @@ func TestWaitForAbandonedEntriesIsBounded(t *testing.T) {
 				b.Fatal(err)
 			}
 			retried = r.Retried
-			b.back(6 * time.Second) // until the next look
+			b.ageLooks(6 * time.Second) // until the next look
 		}
 		if retried != 1 || looks > 10 {
 			b.Fatalf("retried %d after %d looks, 6 s apart: want 1, after 10 at most", retried, looks)
@@ -96,9 +97,10 @@ func TestWaitForAbandonedEntriesIsBounded(t *testing.T) {
 			if _, err := Reclaim(b.ctx, b.c, b.k, args); err != nil {
 				b.Fatal(err)
 			}
-			b.back(6 * time.Second)
+			b.ageLooks(6 * time.Second)
 		}
-		if n := len(b.hash(b.k.Calm)["away"]); n > 32*28 {
+		const most = 32 * len("1795216995123-1795216995123 ") // bytes of 32 absences
+		if n := len(b.hash(b.k.Calm)["away"]); n > most {
 			b.Fatalf("%d bytes are noted", n)
 		}
 		if err := Forget(b.ctx, b.c, b.k); err != nil || b.count("EXISTS", b.k.Calm) != 0 {
@@ -107,8 +109,8 @@ func TestWaitForAbandonedEntriesIsBounded(t *testing.T) {
 	})
 }
 
-// back makes the record of looks older by d.
-func (b *rig) back(d time.Duration) {
+// ageLooks makes the record of looks older by d.
+func (b *testQueue) ageLooks(d time.Duration) {
 	b.Helper()
 	known := b.hash(b.k.Calm)
 	var seen int64
@@ -122,10 +124,10 @@ func (b *rig) back(d time.Duration) {
 	b.do("HSET", b.k.Calm, "seen_ms", ms(seen-d.Milliseconds()), "away", strings.Join(away, " "))
 }
 
-// Reclaiming for a missing group recorded that the queue was watched, and then answered that there is no such group. So
-// a deleted queue got a key again, which stayed.
+// Before, a reclaim for a missing group recorded that the queue was watched, and then returned that there is no such
+// group. So a deleted queue got a key again, which stayed.
 func TestReclaimForAGroupThatIsGoneWritesNothing(t *testing.T) {
-	everywhere(t, func(b *rig) {
+	everywhere(t, func(b *testQueue) {
 		reclaim := func(what string) {
 			b.Helper()
 			_, err := Reclaim(b.ctx, b.c, b.k, ReclaimArgs{Group: "gone", Attempts: policy, MinIdle: time.Second,
@@ -143,14 +145,14 @@ func TestReclaimForAGroupThatIsGoneWritesNothing(t *testing.T) {
 }
 
 // When a server stands still during a look, as a migrated machine does, all entries look idle for that long, but none
-// was abandoned. Redis 7.0 reads its clock for each command of a script, so the entry it looks at in that instant may
-// be taken: one entry, not nineteen thousand.
-func TestAnOutageInTheMiddleOfALookIsOne(t *testing.T) {
+// was abandoned. Redis 7.0 reads its clock for each command of a script, so it may take the one entry that it looks at
+// in that instant, but no other.
+func TestOutageDuringAReclaimIsNotIdleTime(t *testing.T) {
 	t.Parallel()
 	s, clock := redistest.OwnClock(t)
-	b := newRig(t, s)
+	b := newTestQueue(t, s)
 	b.groups("g")
-	b.many(100_000, 1)
+	b.enqueueMany(100_000, 1)
 	b.read("g", "c", 100_000)
 	b.do("HSET", b.k.Calm, "seen_ms", ms(b.now()))
 	for round := range 3 {

@@ -1,5 +1,5 @@
 -- cancel_entries: cancels messages in the stream: deletes entries that no group holds, and marks deliveries that a
---   consumer holds; it works in steps, because no key says which entries carry a message.
+--   consumer holds; it looks at a part of the stream in each call, because no key tells which entries a message has.
 -- Uses: base history free key cancel entry
 -- KEYS[1] stream (stream)
 -- KEYS[2] due (zset)
@@ -13,17 +13,18 @@
 -- ARGV[3] limit (integer, entries to look at)
 -- ARGV[4] group (string, '' = every group)
 -- ARGV[5...] id (string)
--- ARGV[#] actor (string, who calls; the last one, given with KEYS[7])
--- Returns: the next cursor ('' = all were looked at), last; then for each entry found, or for each group and entry:
---   entry, id, group ('' = every group that is asked for), verdict ('1' = cancelled, nobody will be given it; '2' = a
---   consumer holds it, and learns it with its next extend; '3' = not cancelled, because this group has not read it yet
---   and another group needs it), consumer ('' = nobody)
--- Complexity: O(limit + entries found × groups); it reads 1 MiB and one entry more at most
--- If a command fails here: nothing can after the checks.
+-- ARGV[#] actor (string, who calls; the last argument, only if KEYS[7] is given)
+-- Returns: the next cursor ('' = all were looked at), last; then for each result five values: entry, id, group (with
+--   verdict 2 the group that holds the entry, else ARGV[4]), verdict ('1' = cancelled, the entry will not be delivered;
+--   '2' = a consumer of a group that ARGV[4] names holds the entry, and learns of the cancellation when it next extends
+--   the entry; '3' = not cancelled, because the entry still waits for its first delivery to this group, and another
+--   group needs it), consumer ('' = none)
+-- Complexity: O(limit + entries found × groups); it reads at most 1 MiB and one entry more
+-- If a command fails here: no command can fail after the checks.
 -- Run twice: harmless; the second run finds only what a consumer still holds.
 local stream, due, seen, wake, turns = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local policy, history = KEYS[6], KEYS[7]
-local story = story_of(policy, history, ARGV) -- removes the actor from ARGV
+local record = record_of(policy, history, ARGV) -- removes the actor from ARGV
 local cursor, last, limit, group = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local bad = wrong_type({stream, 'stream', due, 'zset', seen, 'zset', turns, 'zset'})
 if bad then return bad end
@@ -37,7 +38,8 @@ if last == '' then
   if not newest then return {'', '0-0'} end
   last, bytes = newest[1], bytes_of(newest[2])
 end
-redis.call('XDEL', stream, '0-0') -- deletes nothing; after this write a full server accepts the others
+-- This changes nothing. A server at maxmemory always accepts it, and then accepts this script's further writes, too.
+redis.call('XDEL', stream, '0-0')
 -- Everything is known before the first write.
 local groups, refused = groups_of(stream)
 if refused and not string.find(refused, 'no such key', 1, true) then return redis.error_reply(refused) end
@@ -50,10 +52,14 @@ local function state_of(one, entry)
   return one.pending > 0 and redis.call('XPENDING', stream, one.name, entry, entry, 1)[1] or DONE
 end
 
--- Decides what is done with an entry. delete: whether it is deleted. holders: the groups that hold it; those with asked
--- are reported. unread: whether the entry stays although a group that is asked for has not read it.
+-- Decides what is done with an entry, and writes nothing. meant_for: the group that the entry is for; '' = every group.
+-- The fields of the plan: delete = whether the entry is deleted; holders = the groups that hold the entry, with asked =
+-- whether ARGV[4] names the group, so that the group gets a result in the reply; unread = whether the entry stays
+-- although a group that ARGV[4] names has not read it; is_first = whether the entry is for every group, and so no
+-- retry.
 local function plan_for(entry, id, meant_for, key)
   local plan = {entry = entry, id = id, key = key, holders = {}, is_first = meant_for == ''}
+  -- Without groups, nobody has read the entry.
   local asked_unread, needed = #groups == 0 and group == '', false
   for _, one in ipairs(groups) do
     local state = state_of(one, entry)
@@ -72,7 +78,8 @@ local function plan_for(entry, id, meant_for, key)
   return plan
 end
 
--- The fields that matter here; '' for those that the entry does not have.
+-- The fields id, for and key of an entry. Without a field id, the entry ID counts as the message ID; without one of the
+-- others, its value is ''.
 local function fields_of(one)
   local fields = {id = one[1], ['for'] = '', key = ''}
   for i = 1, #one[2], 2 do
@@ -82,8 +89,9 @@ local function fields_of(one)
 end
 
 local plans, looked = {}, 0
+-- Each entry that is found may be looked up in each group, and a call makes about 4,000 such look-ups.
 local most = math.max(1, math.floor(4000 / math.max(1, #groups)))
-while looked < limit and bytes < MOST_BYTES and #plans < most do -- one by one: the next may be of any size
+while looked < limit and bytes < MOST_BYTES and #plans < most do -- one by one, because the next may be of any size
   local one = redis.call('XRANGE', stream, cursor, last, 'COUNT', 1)[1]
   cursor = one and one[1] ~= last and successor(one[1]) or ''
   if not one then break end
@@ -98,8 +106,8 @@ end
 local reply = {cursor, last}
 local k = {due = due, turns = turns, wake = wake, held = {}}
 
-local function answer(plan, of, verdict, consumer)
-  extend_values(reply, {plan.entry, plan.id, of, verdict, consumer})
+local function add_to_reply(plan, of_group, verdict, consumer)
+  extend_values(reply, {plan.entry, plan.id, of_group, verdict, consumer})
 end
 
 -- Marks the delivery to a consumer. The consumer keeps the entry, and its idle time does not change.
@@ -108,12 +116,12 @@ local function mark(plan, holder)
     local counter = digits(CANCELLED_FROM + holder.counter)
     redis.call('XCLAIM', stream, holder.group, holder.consumer, 0, plan.entry,
       'IDLE', holder.idle, 'RETRYCOUNT', counter, 'JUSTID')
-    if story then
+    if record then
       local values = {'id', plan.id, 'group', holder.group}
-      note_values(story, 'cancelling', 'entry', plan.entry, values, holder.consumer, digits(holder.idle))
+      note_values(record, 'cancelling', 'entry', plan.entry, values, holder.consumer, digits(holder.idle))
     end
   end
-  if holder.asked then answer(plan, holder.group, '2', holder.consumer) end
+  if holder.asked then add_to_reply(plan, holder.group, '2', holder.consumer) end
 end
 
 for _, plan in ipairs(plans) do
@@ -121,14 +129,16 @@ for _, plan in ipairs(plans) do
     if holder.asked or plan.delete then mark(plan, holder) end
   end
   if plan.delete and redis.call('XDEL', stream, plan.entry) == 1 then
-    answer(plan, group, '1', '')
+    add_to_reply(plan, group, '1', '')
     if plan.is_first then redis.call('ZREM', seen, plan.id) end
-    if story then note_values(story, 'cancelled', 'entry', plan.entry, {'id', plan.id, 'group', group}, '', '') end
+    if record then note_values(record, 'cancelled', 'entry', plan.entry, {'id', plan.id, 'group', group}, '', '') end
     if #plan.holders == 0 and is_group(plan.key) then add_pair(k.held, plan.key, plan.entry) end
   elseif plan.unread then
-    answer(plan, group, '3', '')
+    add_to_reply(plan, group, '3', '')
   end
 end
+-- Makes the next message due for each key that a deleted entry held, unless a consumer still holds the entry, and so
+-- the key. If this fails, the sweep of keys does it later.
 if k.held[1] then pcall(pass_held, k) end
-if story then pcall(tell, story) end
+if record then pcall(write_record, record) end
 return reply

@@ -10,9 +10,9 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Held names an entry that a consumer holds. ID is the message ID with which it was delivered, "" = not compared. An
-// exit compares it first, because after a failover an entry ID may stand for another message. Key is the message's key,
-// if it has one.
+// Held names an entry that a consumer holds. ID is the message ID with which the entry was delivered. The scripts
+// compare it with the message ID in the entry, because after a failover an entry ID may stand for another message; if
+// ID is "", they do not compare it. Key is the message's ordering key, "" if it has none.
 type Held struct{ Entry, ID, Key string }
 
 var ackScript = load("ack", []string{"stream", "due", "wake", "turns", "policy", "history"},
@@ -25,9 +25,11 @@ func Ack(ctx context.Context, c rueidis.Client, k Keys, group string, held []Hel
 		args := append(make([]string, 0, 2+2*len(held)), group)
 		for _, h := range held {
 			id := h.ID
-			if strings.Contains(h.Key, Separator) { // another program wrote it: no message waits for such a key
+			if strings.Contains(h.Key, Separator) { // another program wrote this key, and no message waits for such a key
 				h.Key = ""
 			}
+			// A message ID that itself begins with Separator is sent in the long form, too, so that the script does not
+			// take its beginning for an ordering key.
 			if h.Key != "" || strings.HasPrefix(id, Separator) {
 				id = Separator + h.Key + Separator + id
 			}
@@ -44,12 +46,12 @@ type Outcome int
 
 // Outcomes of Retry.
 const (
-	Stuck    Outcome = -1 // still pending: the dead-letter stream refused the entry
-	Lost     Outcome = 0  // it was not pending any more
+	Stuck    Outcome = -1 // still pending, because the dead-letter stream refused the entry
+	Lost     Outcome = 0  // the entry was not pending any more, or carries another message
 	Retried  Outcome = 1
 	Dead     Outcome = 2 // dead-lettered
 	Released Outcome = 3
-	Skipped  Outcome = 4 // it was for another group: only acknowledged
+	Skipped  Outcome = 4 // acknowledged without a retry, because the entry was for another group
 	Snoozed  Outcome = 5
 
 	// CancelledOut: the message was cancelled while a consumer held it. It is not delivered to the group again.
@@ -72,15 +74,15 @@ const (
 type Failure struct {
 	Held
 	Action Action
-	Delay  time.Duration // of ActionRetry, negative = by policy; and of ActionSnooze
+	Delay  time.Duration // used by ActionRetry (negative = the policy's delay) and ActionSnooze
 	Reason string        // one of the Reason constants, for the dead letter
 	Error  string        // at most 1 KiB is kept
-	Trace  string        // traceparent of the attempt that ends, kept in FieldLastTrace; "" = none; dropped if it is malformed
+	Trace  string        // traceparent of the attempt, kept in FieldLastTrace; "" = none; a malformed one is not kept
 }
 
 var traceparent = regexp.MustCompile(`^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$`)
 
-// action is the argument of the script.
+// action returns the script's argument action: the name of the action, and the traceparent if there is one.
 func (f *Failure) action() string {
 	if f.Trace == "" || !traceparent.MatchString(f.Trace) {
 		return string(f.Action)
@@ -88,18 +90,18 @@ func (f *Failure) action() string {
 	return string(f.Action) + " " + f.Trace
 }
 
-// Attempts is the retry policy that the scripts need: the number of deliveries, and the delay after the i-th failed one
-// (the last delay repeats). Delays must not be empty. Other fields are not sent if they are zero.
+// Attempts is the retry policy that the scripts need. Other fields than Max and Delays are not sent if they are zero.
 type Attempts struct {
-	Max    int
-	Delays []time.Duration
-	For    time.Duration // from the first due time to the last attempt; zero = no limit
+	Max    int             // how many attempts a message has
+	Delays []time.Duration // the i-th is the delay after the i-th failed attempt; the last one repeats; not empty
+	For    time.Duration   // the longest time from the first due time to the last attempt; zero = no limit
 
 	MaxSnoozes int // zero = 1,000
 	MaxCrashes int // reclaims before a dead letter; zero = a reclaim counts as a failed attempt
 }
 
-func (a Attempts) args() (string, string) {
+// args returns two arguments of scripts: max_attempts, followed by the limits that are set, and delays.
+func (a Attempts) args() (maxAttempts, delays string) {
 	var b strings.Builder
 	for i, d := range a.Delays {
 		if i > 0 {
@@ -161,30 +163,35 @@ type ReclaimArgs struct {
 	MinIdle  time.Duration // the visibility timeout
 	Cursor   string        // "" = from the beginning
 	Limit    int           // entries
-	MaxBytes int           // of entries: no further one is taken once they are reached
-	Shortest time.Duration // the shortest visibility timeout of the queue's groups; zero = idle times count in full
-	Notes    int           // how many of the oldest pending entries to look at, to record since when they are held
+	MaxBytes int           // of entries: the entry that reaches the limit is the last one
+
+	// Shortest is the shortest visibility timeout of the queue's groups. If it is set, time in which the server may
+	// have been down does not count as idle time: see Reclaim. If it is zero, all idle time counts.
+	Shortest time.Duration
+	// Notes is a number of entries: for so many of the oldest pending entries, the call records since when a consumer
+	// holds them.
+	Notes int
 }
 
-// Reclaimed counts what one reclaim did. Cursor is "" when the whole pending list was seen.
+// Reclaimed is the result of one reclaim, in numbers of entries. Cursor is "" when the whole pending list was seen.
 type Reclaimed struct {
 	Cursor                        string
 	Retried, Dead, Skipped, Stuck int
 	Cancelled                     int // ended, because the message was cancelled while its consumer held it
 
-	MoreLeases bool // the call dealt with some ended leases, and more have ended: call again
+	MoreLeases bool // the call dealt with some ended leases, and more have ended, so the caller calls again
 }
 
-// Moved is how many entries left the pending list.
+// Moved returns how many entries left the pending list.
 func (r Reclaimed) Moved() int { return r.Retried + r.Dead + r.Skipped + r.Cancelled }
 
 var reclaimScript = load("reclaim",
 	[]string{"stream", "due", "payload", "meta", "dead", "wake", "calm", "turns", "policy", "leases", "history"},
 	[]string{"group", "max_attempts", "delays", "consumer", "min_idle", "cursor", "limit", "max_bytes", "shortest", "notes"}, nil)
 
-// Reclaim takes entries that the group has held for longer than MinIdle as failed. With Shortest, idle time counts only
-// while reclaims came often enough to show that the server was up: entries that an outage held up are not abandoned.
-// ErrNoGroup: the group is gone.
+// Reclaim ends the deliveries of entries that the group has held for longer than MinIdle: they count as failed. If
+// Shortest is set, idle time counts in full only while reclaims came often enough to show that the server was up,
+// because in an outage a consumer cannot extend or acknowledge its entries. ErrNoGroup: the group is gone.
 func Reclaim(ctx context.Context, c rueidis.Client, k Keys, a ReclaimArgs) (Reclaimed, error) {
 	most, delays := a.Attempts.args()
 	cursor := a.Cursor
@@ -218,8 +225,8 @@ func Reclaim(ctx context.Context, c rueidis.Client, k Keys, a ReclaimArgs) (Recl
 	return r, nil
 }
 
-// Forget deletes the notes of reclaims about a queue, once nobody holds an entry of it. Two round trips for each 1,000
-// groups.
+// Forget deletes the notes of reclaims about a queue. Call it when nobody holds an entry of the queue. Two round trips
+// for each 1,000 groups.
 func Forget(ctx context.Context, c rueidis.Client, k Keys) error {
 	return forgetNotes(ctx, c, k, func(string) bool { return true })
 }
@@ -233,7 +240,7 @@ func ForgetHeld(ctx context.Context, c rueidis.Client, k Keys, keep func(group s
 	})
 }
 
-func forgetNotes(ctx context.Context, c rueidis.Client, k Keys, goes func(field string) bool) error {
+func forgetNotes(ctx context.Context, c rueidis.Client, k Keys, selects func(field string) bool) error {
 	for cursor := uint64(0); ; {
 		page, err := c.Do(ctx, c.B().Hscan().Key(k.Calm).Cursor(cursor).Count(1000).Build()).AsScanEntry()
 		if err != nil {
@@ -241,13 +248,13 @@ func forgetNotes(ctx context.Context, c rueidis.Client, k Keys, goes func(field 
 		}
 		var fields []string
 		for i := 0; i+1 < len(page.Elements); i += 2 {
-			if field := page.Elements[i]; goes(field) {
+			if field := page.Elements[i]; selects(field) {
 				fields = append(fields, field)
 			}
 		}
 		if len(fields) > 0 {
-			if err := c.Do(ctx, c.B().Hdel().Key(k.Calm).Field(fields...).Build()).Error(); err != nil {
-				return Classify("HDEL", err)
+			if err := deleteNotes(ctx, c, k, fields); err != nil {
+				return err
 			}
 		}
 		if cursor = page.Cursor; cursor == 0 {
@@ -264,9 +271,9 @@ type Extended int
 
 // Results of Extend.
 const (
-	NotHeld       Extended = 0 // lost: it is no longer this consumer's
+	NotHeld       Extended = 0 // the consumer does not hold the entry any more
 	StillHeld     Extended = 1
-	HeldCancelled Extended = 2 // still this consumer's, but the message was cancelled: ActionCancel ends it
+	HeldCancelled Extended = 2 // the consumer holds the entry, but the message was cancelled: ActionCancel ends it
 )
 
 // Extend restarts the visibility timeout of a consumer's entries.
@@ -274,8 +281,9 @@ func Extend(ctx context.Context, c rueidis.Client, k Keys, group, consumer strin
 	return ExtendIdle(ctx, c, k, group, consumer, 0, held)
 }
 
-// ExtendIdle is Extend for entries that are to be done in less than the visibility timeout: they restart with an idle
-// time, the difference.
+// ExtendIdle is Extend for entries with a timeout of their own that is shorter than the visibility timeout. The caller
+// passes as idle the visibility timeout minus that timeout. The idle time of the entries restarts at idle, so that the
+// entries are reclaimed after their own timeout.
 func ExtendIdle(ctx context.Context, c rueidis.Client, k Keys, group, consumer string, idle time.Duration,
 	held []Held) ([]Extended, error) {
 	args := append(make([]string, 0, 3+2*len(held)), group, consumer)
@@ -324,13 +332,13 @@ var receiveScript = load("receive", []string{"stream", "policy", "leases", "wake
 // Received is the result of one Receive.
 type Received struct {
 	Entries []Entry
-	Last    string // entry ID: the group has been given all entries up to it; "" = there may be more
-	Held    bool   // the policy pauses the workers: nothing was given
+	Last    string // entry ID: the group has been given all entries up to this one; "" = there may be more
+	Held    bool   // the policy pauses the workers, so no entry was given
 }
 
-// Receive gives a consumer entries that its group has not been given yet: at most limit, of 1 MiB and one more. They
-// are to be done within a time, at most the visibility timeout; they start with the difference as idle time. Entries
-// for other groups are among them. ErrNoGroup: the group is gone.
+// Receive gives a consumer the next entries of its group: at most limit entries, and none after those that reach 1 MiB.
+// Entries for other groups are among them. The entries count as failed after within, which is at most the visibility
+// timeout. So their idle time starts at visibility minus within. ErrNoGroup: the group is gone.
 func Receive(ctx context.Context, c rueidis.Client, k Keys, group, consumer string, within, visibility time.Duration,
 	limit int) (Received, error) {
 	reply, err := receiveScript.list(ctx, c, []string{k.Stream, k.Policy, k.Leases, k.Wake},

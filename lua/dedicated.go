@@ -15,13 +15,13 @@ const (
 	movePause    = 50 * time.Millisecond
 )
 
-// Dedicated calls do with a connection of its own, for WATCH and MULTI. Such a connection follows no redirection of a
-// cluster. If the slot of the key is on another server, do is called again with another connection, until the client
-// knows that server, ctx ends or movePatience is over. So do must return the error of a redirection, and assign all of
-// its results anew.
-func Dedicated(ctx context.Context, c rueidis.Client, do func(rueidis.DedicatedClient) error) error {
+// Dedicated calls run with a connection that no other call uses, for WATCH and MULTI. Such a connection follows no
+// redirection of a cluster. If the slot of the key is on another server, run is called again with another connection,
+// until the client knows that server, ctx ends or movePatience is over. So run must return the error of a redirection,
+// and must assign all of its results again at each call.
+func Dedicated(ctx context.Context, c rueidis.Client, run func(rueidis.DedicatedClient) error) error {
 	for w := (MoveWait{}); ; {
-		if err := c.Dedicated(do); !w.Again(ctx, err) {
+		if err := c.Dedicated(run); !w.Again(ctx, err) {
 			return err
 		}
 	}
@@ -30,7 +30,8 @@ func Dedicated(ctx context.Context, c rueidis.Client, do func(rueidis.DedicatedC
 // MoveWait waits for a client to learn the new server of a cluster slot. The zero value is ready for use.
 type MoveWait struct{ began time.Time }
 
-// Again waits a moment if err says that the slot is on another server, or on none. False: do not repeat the call.
+// Again reports whether the call that failed with err is to be repeated. If err says that the slot is on another
+// server, or on none, it waits a moment and returns true, until movePatience is over or ctx ends.
 func (w *MoveWait) Again(ctx context.Context, err error) bool {
 	re := (*rueidis.RedisError)(nil)
 	if !errors.As(err, &re) || !isRedirection(re) && !re.IsTryAgain() && !re.IsClusterDown() {
@@ -52,7 +53,7 @@ func (w *MoveWait) Again(ctx context.Context, err error) bool {
 	}
 }
 
-// isRedirection reports whether the server answered that another one has the slot: it executed nothing.
+// isRedirection reports whether the server answered that another server has the slot. Then it executed nothing.
 func isRedirection(err *rueidis.RedisError) bool {
 	_, moved := err.IsMoved()
 	_, ask := err.IsAsk()

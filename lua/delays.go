@@ -10,11 +10,12 @@ import (
 // MaxDelays is how many delays a list may have.
 const MaxDelays = 100
 
-// Delays is a list of delays in ms, in the form of policies and messages: `60000,180000,300000`. The n-th delay follows
-// the n-th failed attempt, the last one all further. Empty means none. NewDelays makes one.
+// Delays is a list of delays in ms, as policies and messages have it: `60000,180000,300000`. The n-th is the delay
+// after the n-th failed attempt; the last one is the delay after all further attempts. The empty text is the empty
+// list.
 type Delays string
 
-// NewDelays returns the list of these delays. CheckDelays checks it.
+// NewDelays returns the list of these delays. It does not check them: see CheckDelays.
 func NewDelays(all ...time.Duration) Delays {
 	var b strings.Builder
 	for i, d := range all {
@@ -65,7 +66,7 @@ func CheckDelays(d Delays) error {
 	return err
 }
 
-// Retries are a message's own retry settings; zero values are not set.
+// Retries are a message's own retry settings. A zero value means that the message does not have the setting.
 type Retries struct {
 	Delays                 Delays
 	For                    time.Duration
@@ -73,7 +74,7 @@ type Retries struct {
 	HandlerTimeout         time.Duration
 }
 
-// Fields returns the settings that are set, as fields of the message.
+// Fields returns the settings that the message has, as fields of the message.
 func (r Retries) Fields() (all []FieldValue) {
 	if r.Delays != "" {
 		all = append(all, FieldValue{Field: FieldRetryDelays, Value: string(r.Delays)})

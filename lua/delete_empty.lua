@@ -7,10 +7,11 @@
 -- KEYS[5] push (hash)
 -- KEYS[6] payload, meta, wake, policy, seen, calm, planned (hash; hash; stream; hash; zset; hash; hash)
 -- KEYS[13] turns, leases, rate (zset; zset; string)
--- ARGV[1] hold (string: '1' = keep the policy, with its field held, so that nothing becomes ready, '' = delete it)
--- Returns: integer, 1 deleted, 0 = it holds something
+-- ARGV[1] hold (string: '1' = keep the policy, and set its field held to 1, so that no message becomes ready; '' =
+--   delete the policy, too)
+-- Returns: integer, 1 = deleted, 0 = not deleted, because the partition holds something
 -- Complexity: O(1) per key; their contents are freed in the background
--- If a command fails here: the policy may hold the partition; run it again.
+-- If a command fails here: the partition may be held already, and none of its keys deleted: run it again.
 -- Run twice: harmless.
 local due, stream, dead, recurring, push = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local payload, meta, wake, policy, seen = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
@@ -24,7 +25,8 @@ local holds = redis.call('ZCARD', due) + redis.call('XLEN', stream) + redis.call
 holds = holds + redis.call('HLEN', recurring) + redis.call('HLEN', push)
 if holds > 0 then return 0 end
 if ARGV[1] == '1' then
-  redis.call('HDEL', policy, SEP) -- removes nothing; after this write a full server accepts the next one
+  -- This changes nothing. A server at maxmemory always accepts it, and then accepts this script's further writes, too.
+  redis.call('HDEL', policy, SEP)
   redis.call('HSET', policy, 'held', '1')
   redis.call('UNLINK', due, stream, dead, recurring, push, payload, meta, wake)
   redis.call('UNLINK', seen, calm, planned, turns, leases, rate)

@@ -9,11 +9,11 @@ import (
 )
 
 // DeniedError names the command that the user may not run. It is in the chain of an error that is ErrDenied. If the
-// server does not name the command, ErrDenied stands alone.
+// server does not name the command, the chain has ErrDenied without a DeniedError.
 type DeniedError struct {
 	Command string // "XTRIM", "XGROUP CREATE"
-	// Of a script, which asks for all that it may need before it does anything: its name, the key, and which users of
-	// docs/operations/users.md have what it needs. Nothing was changed.
+	// Script, Key and Users are set if a script was refused. A script checks its user's rights before it changes
+	// anything, so nothing was changed. Users are the users of docs/operations/users.md that may run the script.
 	Script, Key string
 	Users       []string
 

@@ -14,8 +14,9 @@ import (
 	"github.com/duestream/duestream/internal/assemble"
 )
 
-// limited returns a rig whose calls are made by a user; may replaces the user's rules.
-func limited(b *rig) (guest *rig, may func(rules ...string)) {
+// limited returns a copy of the queue that calls as a new user with all rights, and a function, may, that replaces the
+// user's rights.
+func limited(b *testQueue) (guest *testQueue, may func(rules ...string)) {
 	b.Helper()
 	user := "guest-" + b.s.Prefix(b.T)
 	may = func(rules ...string) {
@@ -37,12 +38,12 @@ func rule(sign, command string) string {
 	return sign + strings.ToLower(strings.ReplaceAll(command, " ", "|"))
 }
 
-// If a user lacks one of the commands that a script may call, nothing is done, and the command is named. Once an
-// acknowledgement by a user without XTRIM left the pending list and reported a failure: 2,000 messages were reported as
-// lost to another worker.
+// If a user lacks one of the commands that a script may call, nothing is done, and the command is named. Before, Ack by
+// a user without XTRIM removed entries from the pending list and then failed, so 2,000 messages were reported as lost
+// to another worker.
 func TestScriptIsRefusedBeforeItBegins(t *testing.T) {
 	t.Parallel()
-	withUsers(t, func(b *rig) {
+	onServers(t, func(b *testQueue) {
 		guest, may := limited(b)
 		files := sources(b)
 		for _, c := range calls() {
@@ -61,13 +62,13 @@ func TestScriptIsRefusedBeforeItBegins(t *testing.T) {
 			for _, n := range all {
 				may("+@all", rule("-", n.Command))
 				err := c.run(guest)
-				if !writes { // it is refused at that command, or goes on without it
+				if !writes { // the script is refused at that command, or goes on without it
 					continue
 				}
 				same := func(g assemble.Need) bool { return g.Command == n.Command }
 				if err == nil && !slices.ContainsFunc(late, same) {
 					b.do(append([]string{"DEL", b.g.Queues, b.g.Bridges, b.g.Wake}, keysOf(b.k)...)...)
-					b.fixture() // it did everything without a command that it may need before it writes
+					b.fixture() // the call did not need the command, and changed the state: restore it
 					before = b.dump()
 					continue
 				}
@@ -91,11 +92,12 @@ func TestScriptIsRefusedBeforeItBegins(t *testing.T) {
 
 // The commands that assemble.Needs reads from the texts are enough for everything a script does: batches of 1, of more
 // than 16, of 200, with groups, tokens, dedup windows, retries, dead letters, lost and malformed ones.
-func TestScriptsNeedNoMoreThanIsRead(t *testing.T) {
+func TestScriptsNeedNoRightsBeyondTheirList(t *testing.T) {
 	t.Parallel()
-	withUsers(t, func(b *rig) {
+	onServers(t, func(b *testQueue) {
 		guest, may := limited(b)
 		files := sources(b)
+		// as runs a call of a script as a user with exactly the rights of the script's list.
 		as := func(s *script, what string, call func() error) {
 			b.Helper()
 			needs, err := files.Needs(s.name)
@@ -217,11 +219,12 @@ func TestDeniedCommandIsNamed(t *testing.T) {
 	}
 }
 
-// Drain asks for the groups at the first message for a single one, through a function made before its first write. A
-// user without that right was told that the stream refuses entries, after some messages had been moved.
-func TestDrainIsRefusedWholeToWhoMayNotAskForGroups(t *testing.T) {
+// Drain runs XINFO GROUPS at the first message that is addressed to a single group, which may come after its first
+// write. Before, a user without that right was told that the stream refuses entries, after some messages had been
+// moved.
+func TestDrainWithoutTheRightToListGroupsDoesNothing(t *testing.T) {
 	t.Parallel()
-	withUsers(t, func(b *rig) {
+	onServers(t, func(b *testQueue) {
 		guest, may := limited(b)
 		may("+@all", "-xinfo|groups")
 		b.groups("g")
@@ -239,11 +242,11 @@ func TestDrainIsRefusedWholeToWhoMayNotAskForGroups(t *testing.T) {
 	})
 }
 
-// Drain reads the keys of messages behind its first write. Regression: a user without that right stopped it there, so
-// each drain delivered the messages before the first one with a key again.
+// Drain looks up ordering keys after its first write. Before, drain stopped there for a user without the right to do
+// so, and each drain delivered the messages before the first one with a key again.
 func TestDrainWithoutTheRightToReadKeysDeliversNothingTwice(t *testing.T) {
 	t.Parallel()
-	withUsers(t, func(b *rig) {
+	onServers(t, func(b *testQueue) {
 		for _, command := range []string{"zrangebylex", "zscore"} {
 			b := b.queue(command)
 			guest, may := limited(b)

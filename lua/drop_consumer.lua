@@ -1,11 +1,11 @@
--- drop_consumer: deletes consumers that hold nothing; deleting one with pending entries would lose these.
+-- drop_consumer: deletes the consumers that hold no entry; to delete a consumer that holds entries would lose these.
 -- Uses: base
 -- KEYS[1] stream (stream)
 -- ARGV[1] group (string)
 -- ARGV[2...] consumer (string)
 -- Returns: integer, how many were deleted
 -- Complexity: O(1) per consumer
--- If a command fails here: some are deleted, the others not.
+-- If a command fails here: some consumers are deleted, the others not.
 -- Run twice: harmless.
 local stream, group = KEYS[1], ARGV[1]
 local bad = wrong_type({stream, 'stream'})

@@ -1,10 +1,11 @@
--- drop_groups: destroys groups of a stream without entries, unless a group still holds an entry that was deleted.
+-- drop_groups: destroys groups of a stream that has no entries; a group stays if it still holds an entry that was
+--   deleted.
 -- Uses: base
 -- KEYS[1] stream (stream)
 -- ARGV[1...] group (string)
 -- Returns: integer, how many were destroyed
 -- Complexity: O(1) per group
--- If a command fails here: some are destroyed, the others not.
+-- If a command fails here: some groups are destroyed, the others not.
 -- Run twice: harmless.
 local stream = KEYS[1]
 local bad = wrong_type({stream, 'stream'})

@@ -19,15 +19,16 @@ const (
 	MaxDurabilityTimeout = time.Minute
 )
 
-// Durability says what to wait for after a write was executed, before it counts as done. The zero value waits for
-// nothing.
+// Durability says what a call waits for after the server has executed its write. The zero value waits for nothing.
 type Durability struct {
-	Fsync    bool          // the server has written its append-only file to disk (WAITAOF; Redis 7.2, any Valkey)
-	Replicas int           // so many replicas hold the write in memory (WAIT)
-	Timeout  time.Duration // how long the server waits for that, 1ms to 1m; 0 = the default of the caller
+	// Fsync: wait until the server has written its append-only file to disk (WAITAOF; Redis 7.2, any Valkey).
+	Fsync    bool
+	Replicas int           // wait until so many replicas hold the write in memory (WAIT)
+	Timeout  time.Duration // how long the server waits at most, 1ms to 1m; 0 = the default of the caller
 }
 
-func (d Durability) waits() bool { return d.Fsync || d.Replicas > 0 }
+// Waits reports whether there is anything to wait for.
+func (d Durability) Waits() bool { return d.Fsync || d.Replicas > 0 }
 
 // String returns the form that users give: "accepted", "fsynced", "replicated=2", or "fsynced,replicated=2".
 func (d Durability) String() string {
@@ -79,13 +80,14 @@ func (d Durability) Validate() error {
 // ErrNotDurable is in the chain of every *NotDurableError.
 var ErrNotDurable = errors.New("done, but not as durable as asked")
 
-// NotDurableError: the call was executed and its effect stays (a message is stored, a cancelled one is gone), but the
-// server did not confirm the durability within the timeout. Repeating the call with the same ID waits again.
+// NotDurableError says that the call was executed and its effect stays (a message is stored, a cancelled one is gone),
+// but that the server did not confirm the durability within the timeout. A repeat of the call with the same ID waits
+// again.
 type NotDurableError struct {
 	Want     Durability
-	Fsynced  bool  // the server's own append-only file is on disk
-	Replicas int   // so many replicas have it
-	Cause    error // why the server did not wait at all; nil when the time was up
+	Fsynced  bool  // the write is in the server's append-only file on disk
+	Replicas int   // how many replicas have the write
+	Cause    error // why the server did not wait at all; nil = the timeout is over
 }
 
 func (e *NotDurableError) Error() string {
@@ -110,9 +112,9 @@ func (e *NotDurableError) Unwrap() []error {
 	return []error{ErrNotDurable, e.Cause}
 }
 
-// CheckDurability asks the server whether it supports d. ErrUnsupported: it does not know the command, has no
-// append-only file, or answers before the file is on disk. Key chooses the node of a cluster. Up to four round trips;
-// it waits for no write.
+// CheckDurability asks the server whether it supports d. ErrUnsupported: the server does not know the command, has no
+// append-only file, or answers before the file is on disk. key chooses the node of a cluster. It takes up to four round
+// trips, and waits for no write.
 func CheckDurability(ctx context.Context, c rueidis.Client, key string, d Durability) error {
 	for _, cmd := range d.commands(c, key, time.Millisecond) {
 		if err := c.Do(ctx, cmd).Error(); err != nil {
@@ -129,27 +131,27 @@ func CheckDurability(ctx context.Context, c rueidis.Client, key string, d Durabi
 	product, version := hello["server"], hello["version"]
 	name, _ := product.ToString()
 	number, _ := version.ToString()
-	if !hasty(name, number) {
+	if !answersTooEarly(name, number) {
 		return nil
 	}
 	config, err := c.Do(ctx, c.B().ConfigGet().Parameter("appendfsync").Build()).AsStrMap()
 	if err == nil && config["appendfsync"] == "always" {
 		return nil
 	}
-	why := fmt.Errorf("%s %s says so before the file is on disk unless appendfsync is always, and it is %q", name, number,
-		config["appendfsync"])
+	why := fmt.Errorf("%s %s answers before the file is on disk unless appendfsync is always, but appendfsync is %q", name,
+		number, config["appendfsync"])
 	return &kindError{"WAITAOF", ErrUnsupported, errors.Join(why, err)}
 }
 
-// hasty reports whether a server with appendfsync everysec answers WAITAOF too early (redis/redis pull request 13793):
-// Redis 7.4, and every Valkey that was tried (8.0.1, 8.1.1, 9.1.2).
-func hasty(product, version string) bool {
+// answersTooEarly reports whether a server with appendfsync everysec answers WAITAOF before the file is on disk
+// (redis/redis pull request 13793). Redis 7.4 does, and so does every Valkey that was tried (8.0.1, 8.1.1, 9.1.2).
+func answersTooEarly(product, version string) bool {
 	return product == "valkey" || strings.HasPrefix(version, "7.4.")
 }
 
 // commands returns the commands that wait, for the node that holds key.
 func (d Durability) commands(c rueidis.Client, key string, timeout time.Duration) (cmds []rueidis.Completed) {
-	ms := max(1, timeout.Milliseconds()) // 0 would be for ever
+	ms := max(1, timeout.Milliseconds()) // the server takes 0 as no timeout
 	if d.Fsync {
 		cmds = append(cmds, c.B().Waitaof().Numlocal(1).Numreplicas(0).Timeout(ms).Build().SetSlot(key))
 	}
@@ -159,7 +161,7 @@ func (d Durability) commands(c rueidis.Client, key string, timeout time.Duration
 	return cmds
 }
 
-// confirmed reads the replies of commands. Nil: the write is as durable as asked.
+// confirmed reads the replies to the commands of d. It returns nil if the write is as durable as d asks.
 func (d Durability) confirmed(replies []rueidis.RedisResult) error {
 	e := &NotDurableError{Want: d}
 	for i, reply := range replies {
@@ -176,9 +178,9 @@ func (d Durability) confirmed(replies []rueidis.RedisResult) error {
 		if err != nil {
 			err = classifyWait(err)
 			if Temporary(err) || Ambiguous(err) {
-				// The server, its role or the connection was lost meanwhile, and perhaps the write with it. An error
-				// reply usually means that nothing was executed, but not here. So the error is kept as text, and counts
-				// as ambiguous.
+				// The server, its role or the connection was lost after the write, and the write perhaps with it.
+				// Callers take an error reply as a sign that nothing was executed, which is not so here. So the error
+				// is kept as text only, and counts as ambiguous.
 				return &kindError{"wait", ErrUnavailable, errors.New(err.Error())}
 			}
 			e.Cause = err
@@ -198,20 +200,17 @@ func classifyWait(err error) error {
 	return Classify("wait", err)
 }
 
-// runDurably runs the script, then waits for d. WAIT counts only writes of its own connection, so both are sent on one.
-// Redirections are followed here, because the client library would follow them for the script alone. An error returned
-// with a reply is about the wait.
+// runDurably runs the script, then waits for d. WAIT counts only the writes of its own connection, so script and wait
+// are sent on one connection. This function follows redirections, because the client library would follow them for the
+// script alone. An error that is returned with a reply is about the wait.
 func (s *script) runDurably(ctx context.Context, c rueidis.Client, keys, args []string,
 	d Durability) (rueidis.RedisMessage, error) {
-	if !d.waits() {
-		return s.run(ctx, c, keys, args)
-	}
 	if err := s.check(keys, args); err != nil {
 		return rueidis.RedisMessage{}, err
 	}
-	node, asking, source := c, false, false
+	node, asking, withSource := c, false, false
 	for hops, w := 0, (MoveWait{}); ; hops++ {
-		replies := s.send(ctx, node, keys, args, d, asking, source)
+		replies := s.send(ctx, node, keys, args, d, asking, withSource)
 		reply, err := replies[0].ToMessage()
 		if err == nil {
 			return reply, d.confirmed(replies[1:])
@@ -223,11 +222,11 @@ func (s *script) runDurably(ctx context.Context, c rueidis.Client, keys, args []
 		moved, _ := re.IsMoved()
 		ask, isAsk := re.IsAsk()
 		switch next := c.Nodes()[moved+ask]; {
-		case re.IsNoScript() && !source:
-			source = true
+		case re.IsNoScript() && !withSource:
+			withSource = true
 		case next != nil && hops < maxHops:
 			node, asking = next, isAsk
-		case w.Again(ctx, err): // the client does not know that server yet, or the servers disagree
+		case w.Again(ctx, err): // the client does not know the new server yet, or the servers disagree about the slot
 			node, asking, hops = c, false, 0
 		default:
 			return reply, Classify(s.name, err)
@@ -239,15 +238,17 @@ func (s *script) runDurably(ctx context.Context, c rueidis.Client, keys, args []
 // before it asks for the topology again.
 const maxHops = 4
 
-// send executes the script and waits, on one connection. The first reply is the script's.
+// send executes the script and waits for d, on one connection. The first reply is the script's. asking: send ASKING
+// first, because the slot is moving to this node. withSource: send the script's text, because the node does not have
+// it.
 func (s *script) send(ctx context.Context, c rueidis.Client, keys, args []string, d Durability, asking,
-	source bool) (replies []rueidis.RedisResult) {
+	withSource bool) (replies []rueidis.RedisResult) {
 	err := c.Dedicated(func(dc rueidis.DedicatedClient) error {
 		var cmds []rueidis.Completed
 		if asking {
 			cmds = append(cmds, dc.B().Asking().Build().SetSlot(keys[0]))
 		}
-		if source {
+		if withSource {
 			cmds = append(cmds, dc.B().Eval().Script(s.source).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build())
 		} else {
 			cmds = append(cmds, dc.B().Evalsha().Sha1(s.sha).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build())

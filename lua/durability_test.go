@@ -9,13 +9,13 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// A producer was told for certain that its message had not been scheduled, which was wrong.
+// Regression: a producer was told for certain that its message had not been scheduled, which was wrong:
 //
 //  1. A message is cancelled, and its producer waits for a replica.
 //  2. A failover makes the server a replica, which ends the wait with an error.
-//  3. That error counted as one of a server that had done nothing. So the call was repeated, and found nothing to
-//     cancel.
-func TestWaitThatAFailoverEndsIsAmbiguous(t *testing.T) {
+//  3. Before, that error counted as one of a server that has done nothing. So the call was repeated, and found nothing
+//     to cancel.
+func TestWaitEndedByAFailoverIsAmbiguous(t *testing.T) {
 	t.Parallel()
 	server := redistest.Own(t)
 	c, k := server.Client(t), NewKeys("duestream", "q")
@@ -42,7 +42,7 @@ func TestWaitThatAFailoverEndsIsAmbiguous(t *testing.T) {
 	}
 }
 
-func TestDurabilityIsReadAsItIsWritten(t *testing.T) {
+func TestDurabilityRoundTrip(t *testing.T) {
 	t.Parallel()
 	for _, d := range []Durability{{}, {Fsync: true}, {Replicas: 3}, {Fsync: true, Replicas: MaxReplicas}} {
 		if got, err := ParseDurability(d.String()); err != nil || got != d {

@@ -14,15 +14,7 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-func (b *rig) enqueueFresh(token Token, items ...Item) []Receipt {
-	b.Helper()
-	receipts, err := EnqueueFresh(b.ctx, b.c, b.k, token, items)
-	if err != nil {
-		b.Fatal(err)
-	}
-	return receipts
-}
-
+// freshItems returns n messages: a third of them has headers, another third has an absolute due time.
 func freshItems(n int) []Item {
 	items := make([]Item, n)
 	for i := range items {
@@ -37,116 +29,15 @@ func freshItems(n int) []Item {
 	return items
 }
 
-// Both ways of enqueueing store, answer and remember the same.
-func TestEnqueueFreshStoresWhatEnqueueStores(t *testing.T) {
-	everywhere(t, func(b *rig) {
-		for _, n := range []int{1, 2, 3, 501, 1503} {
-			items := freshItems(n)
-			one, other := b.queue("fresh"), b.queue("plain")
-			got := one.enqueueFresh(Token{Name: "t", Window: time.Hour}, items...)
-			want, err := Enqueue(b.ctx, b.c, other.k, Token{Name: "t", Window: time.Hour}, items, Durability{})
-			if err != nil {
-				b.Fatal(err)
-			}
-			for i := range want {
-				late, absolute := want[i].Due.Sub(got[i].Due), items[i].When[0] != '+'
-				if got[i].Verdict != Scheduled || late < 0 || late > 10*time.Second || absolute && late != 0 {
-					b.Fatalf("message %d of %d: %v where %v belongs", i, n, got[i], want[i])
-				}
-				redistest.Want(b, "due time", int64(one.dueOf(items[i].ID)), got[i].Due.UnixMilli())
-			}
-			redistest.Want(b, "payloads", fmt.Sprint(one.hash(one.k.Payload)), fmt.Sprint(other.hash(other.k.Payload)))
-			redistest.Want(b, "metas", fmt.Sprint(one.hash(one.k.Meta)), fmt.Sprint(other.hash(other.k.Meta)))
-			redistest.Want(b, "wake tokens", one.count("XLEN", one.k.Wake), 1)
-			wantList(b, "remembered", one.texts("ZRANGE", one.k.Seen, "0", "-1"), Separator+"t")
-			one.makeDueAll()
-			redistest.Want(b, "moved", one.drain(n).Moved, n)
-			one.do(append([]string{"DEL"}, append(keysOf(one.k), keysOf(other.k)...)...)...)
-		}
-	})
-}
-
-// After a lost reply the call is repeated with its token: by the same way of enqueueing, or by the other one. Nothing
-// is delivered twice. If the repeat wrote a payload of a message that has left the schedule, it is deleted.
-func TestRepeatedEnqueueFreshTakesNothingTwice(t *testing.T) {
-	everywhere(t, func(b *rig) {
-		items := freshItems(3)
-		for i, name := range []string{"fresh, fresh", "fresh, plain", "plain, fresh"} {
-			q := b.queue(fmt.Sprint("q", i))
-			first, again, _ := strings.Cut(name, ", ")
-			call := func(way string) []Receipt {
-				receipts, err := EnqueueFresh(b.ctx, b.c, q.k, Token{Name: "t", Window: time.Hour}, items)
-				if way == "plain" {
-					receipts, err = Enqueue(b.ctx, b.c, q.k, Token{Name: "t", Window: time.Hour}, items, Durability{})
-				}
-				if err != nil {
-					b.Fatal(err)
-				}
-				return receipts
-			}
-			was := call(first)
-			before := q.state()
-			for _, drained := range []bool{false, true} {
-				if drained {
-					q.makeDue()
-					redistest.Want(b, "moved", q.drain(10).Moved, 3)
-				}
-				for i, r := range call(again) {
-					redistest.Want(b, name+": verdict", r.Verdict, Repeated)
-					redistest.Want(b, name+": due", r.Due, was[i].Due)
-				}
-				if !drained {
-					q.wantState(before)
-				}
-			}
-			q.wantState("due=0 payload=0 meta=0 stream=3 dead=0")
-		}
-	})
-}
-
-func TestEnqueueFreshForgetsTheCallBefore(t *testing.T) {
-	everywhere(t, func(b *rig) {
-		b.enqueueAs(Token{Name: "1", Window: time.Hour}, Item{ID: "m", When: After(time.Hour), Payload: []byte("p")})
-		for i := range 2 {
-			b.enqueueFresh(Token{Name: ms(int64(i + 2)), Done: ms(int64(i + 1)), Window: time.Hour}, freshItems(1)...)
-			wantList(b, "remembered", b.texts("ZRANGE", b.k.Seen, "0", "-1"), Separator+ms(int64(i+2)))
-		}
-	})
-}
-
-// A wake token is added for a head that became earlier, and for no other message.
-func TestEnqueueFreshWakes(t *testing.T) {
-	everywhere(t, func(b *rig) {
-		now := b.now()
-		for _, c := range []struct {
-			delays []time.Duration
-			wake   bool
-		}{
-			{[]time.Duration{3, 2, 4}, true}, {[]time.Duration{5, 3}, false}, {[]time.Duration{2}, false},
-			{[]time.Duration{9, 1}, true},
-		} {
-			items := freshItems(len(c.delays))
-			for i, d := range c.delays {
-				items[i].ID = fmt.Sprint(b.count("ZCARD", b.k.Due), "-", i)
-				items[i].When = At(time.UnixMilli(now).Add(d * time.Hour))
-			}
-			before := b.token()
-			b.enqueueFresh(Token{}, items...)
-			redistest.Want(b, fmt.Sprint(c.delays, ": a new token"), b.token() != before, c.wake)
-		}
-		due := b.raw(b.k.Wake)[0].FieldValues[0].Value
-		redistest.Want(b, "due of the token", due, ms(time.UnixMilli(now).Add(time.Hour).UnixMilli()))
-	})
-}
-
-// A message whose payload or meta is missing, because it could not be written or was swept, is not scheduled: it would
-// be delivered without it. The payloads and metas of the call's other messages are deleted, unless the message is
-// scheduled.
-func TestEnqueueFreshNeedsWhatItsCallerWrites(t *testing.T) {
-	everywhere(t, func(b *rig) {
+// If the payload or meta of one message is missing, because it could not be written or was swept, no message of the
+// call is scheduled: that one would be delivered incomplete. The payloads and metas of the call's other messages are
+// deleted, except for messages that are scheduled already.
+func TestEnqueueFreshRefusesMissingPayloadsAndMetas(t *testing.T) {
+	everywhere(t, func(b *testQueue) {
 		b.enqueue(Item{ID: "there", When: After(time.Hour), Payload: []byte("p"), Meta: `{"h:a":"b"}`})
 		before := b.state()
 		keys := []string{b.k.Due, b.k.Payload, b.k.Meta, b.k.Wake, b.k.Seen}
+		// Each row: the error; then the arguments token, done, token_ms, described, and for each message when and id.
 		for _, c := range [][]string{
 			{"a payload or meta is not there", "t", "", "60000", "", "+1000", "m", "+1000", "other"},
 			{"a payload or meta is not there", "t", "", "60000", "", "+1000", "other", "+1000", "m"},
@@ -175,8 +66,9 @@ func TestEnqueueFreshNeedsWhatItsCallerWrites(t *testing.T) {
 	})
 }
 
+// If one of the keys has another type, the error names the key, and no message of the call is scheduled.
 func TestEnqueueFreshIsRefusedWhole(t *testing.T) {
-	everywhere(t, func(b *rig) {
+	everywhere(t, func(b *testQueue) {
 		items := freshItems(3)
 		for _, key := range []string{b.k.Due, b.k.Payload, b.k.Meta, b.k.Seen} {
 			b.do("SET", key, "not this")
@@ -190,7 +82,7 @@ func TestEnqueueFreshIsRefusedWhole(t *testing.T) {
 	})
 }
 
-// requests counts round trips.
+// requests is a client that counts its round trips.
 type requests struct {
 	rueidis.Client
 	n int
@@ -208,7 +100,7 @@ func (r *requests) DoMulti(ctx context.Context, cmds ...rueidis.Completed) []rue
 
 // A server that does not know the script gets its text in the second request.
 func TestEnqueueFreshOnAServerThatForgotTheScript(t *testing.T) {
-	everywhere(t, func(b *rig) {
+	everywhere(t, func(b *testQueue) {
 		b.do("SCRIPT", "FLUSH")
 		for _, want := range []int{2, 1} {
 			c := &requests{Client: b.c}
@@ -222,6 +114,8 @@ func TestEnqueueFreshOnAServerThatForgotTheScript(t *testing.T) {
 	})
 }
 
+// One message whose ID must be compared, or that is empty, due or malformed, sends the whole call through the script
+// enqueue: enqueue_fresh cannot handle such messages.
 func TestOnlyFreshMessagesThatAreNotDueAreEnqueuedFresh(t *testing.T) {
 	now := time.UnixMilli(1_795_000_000_000)
 	item := Item{ID: "m", When: After(time.Second), Payload: []byte("p")}
@@ -238,4 +132,43 @@ func TestOnlyFreshMessagesThatAreNotDueAreEnqueuedFresh(t *testing.T) {
 	at.When = At(now.Add(time.Millisecond))
 	redistest.Want(t, "all are fresh", AllFresh([]Item{item, at}, now), true)
 	redistest.Want(t, "none", AllFresh(nil, now), false)
+}
+
+// enqueueFresh calls EnqueueFresh, which must not fail.
+func (b *testQueue) enqueueFresh(token Token, items ...Item) []Receipt {
+	b.Helper()
+	receipts, err := EnqueueFresh(b.ctx, b.c, b.k, token, items)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return receipts
+}
+
+// Both ways of enqueueing store, answer and remember the same.
+func TestEnqueueFreshStoresWhatEnqueueStores(t *testing.T) {
+	everywhere(t, func(b *testQueue) {
+		for _, n := range []int{1, 2, 3, 501, 1503} {
+			items := freshItems(n)
+			one, other := b.queue("fresh"), b.queue("plain")
+			got := one.enqueueFresh(Token{Name: "t", Window: time.Hour}, items...)
+			want, err := Enqueue(b.ctx, b.c, other.k, Token{Name: "t", Window: time.Hour}, items, Durability{})
+			if err != nil {
+				b.Fatal(err)
+			}
+			for i := range want {
+				late, absolute := want[i].Due.Sub(got[i].Due), items[i].When[0] != '+'
+				if got[i].Verdict != Scheduled || late < 0 || late > 10*time.Second || absolute && late != 0 {
+					b.Fatalf("message %d of %d: %v where %v belongs", i, n, got[i], want[i])
+				}
+				redistest.Want(b, "due time", int64(one.dueOf(items[i].ID)), got[i].Due.UnixMilli())
+			}
+			redistest.Want(b, "payloads", fmt.Sprint(one.hash(one.k.Payload)), fmt.Sprint(other.hash(other.k.Payload)))
+			redistest.Want(b, "metas", fmt.Sprint(one.hash(one.k.Meta)), fmt.Sprint(other.hash(other.k.Meta)))
+			redistest.Want(b, "wake tokens", one.count("XLEN", one.k.Wake), 1)
+			wantList(b, "remembered", one.texts("ZRANGE", one.k.Seen, "0", "-1"), Separator+"t")
+			one.makeDueAll()
+			redistest.Want(b, "moved", one.drain(n).Moved, n)
+			one.do(append([]string{"DEL"}, append(keysOf(one.k), keysOf(other.k)...)...)...)
+		}
+	})
 }

@@ -9,37 +9,62 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Entry is a stream entry, a dead letter, or a scheduled message, as Go values.
+// Entry is a message as Go values: a stream entry, or a scheduled message.
 type Entry struct {
 	EntryID     string // ID in its stream; empty for a scheduled message
 	ID          string // message ID; the entry ID if the entry has no field id
 	Payload     []byte
 	Headers     map[string]string // nil when there are none
 	Attempt     int               // from 1
-	Due         time.Time         // zero when the entry does not say
-	MaxAttempts int               // 0 = by policy
+	Due         time.Time         // zero = the entry does not say it
+	MaxAttempts int               // the message's own limit; 0 = the policy's limit counts
 	Expires     time.Time         // zero = never
-	For         string            // group a retry is meant for; empty = all
+	For         string            // the only group that a retry is for; empty = every group
 	Error       string            // of the last failed attempt
-
-	// Dead letters only.
-	Group  string
-	Reason string
-	Dead   time.Time
-	Entry  string // ID of the entry that failed
-
-	// Unknown fields, unchanged.
-	Extra map[string]string
+	Extra       map[string]string // all other fields, unchanged
 }
 
-// ParseEntry reads the fields of an entry. It accepts any bytes: a value that does not parse leaves the zero value
-// (attempt: 1). Payload shares its memory with the field, which must not be used any more.
+// Letter is a dead letter: the message as it failed, with the place and the reason of its failure.
+type Letter struct {
+	Entry
+	Group       string
+	Reason      string
+	Dead        time.Time
+	FailedEntry string // ID of the stream entry that failed
+}
+
+// ParseEntry reads the fields of a stream entry. It accepts any bytes: if a value does not parse, the field of the
+// Entry keeps its zero value, or for Attempt the value 1. Payload shares its memory with the field, which must not be
+// used any more.
 func ParseEntry(entryID string, fields []FieldValue) Entry {
 	e := Entry{EntryID: entryID, ID: entryID, Attempt: 1}
 	for _, f := range fields {
 		e.set(f.Field, f.Value)
 	}
 	return e
+}
+
+// ParseLetter reads the fields of a dead letter, as ParseEntry reads those of a stream entry. A letter belongs to its
+// Group: it has no For.
+func ParseLetter(entryID string, fields []FieldValue) Letter {
+	l := Letter{Entry: ParseEntry(entryID, nil)}
+	for _, f := range fields {
+		switch f.Field {
+		case FieldGroup:
+			l.Group = f.Value
+		case FieldReason:
+			l.Reason = f.Value
+		case FieldDead:
+			l.Dead = parseMillis(f.Value)
+		case FieldEntry:
+			l.FailedEntry = f.Value
+		case FieldFor:
+			setField(&l.Extra, f.Field, f.Value)
+		default:
+			l.set(f.Field, f.Value)
+		}
+	}
+	return l
 }
 
 // bytesOf returns the bytes of a string without a copy. Replies are allocated one by one, and belong to their receiver.
@@ -75,14 +100,6 @@ func (e *Entry) set(name, value string) {
 		e.For = value
 	case FieldError:
 		e.Error = value
-	case FieldGroup:
-		e.Group = value
-	case FieldReason:
-		e.Reason = value
-	case FieldDead:
-		e.Dead = parseMillis(value)
-	case FieldEntry:
-		e.Entry = value
 	default:
 		if header, ok := strings.CutPrefix(name, HeaderPrefix); ok {
 			setField(&e.Headers, header, value)

@@ -12,21 +12,25 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-func TestParseEntry(t *testing.T) {
-	got := ParseEntry("5-1", fields("id", "m", "payload", "p", "attempt", "3", "due_ms", "1795216995123", "max_attempts", "7",
+// A message may have fields with the names that only dead letters have. A dead letter may have a field named for. Each
+// such field is in Extra.
+func TestParseEntryAndLetter(t *testing.T) {
+	all := fields("id", "m", "payload", "p", "attempt", "3", "due_ms", "1795216995123", "max_attempts", "7",
 		"expires_ms", "1795216995124",
 		"for", "g", "error", "boom", "group", "h", "reason", "expired", "dead_ms", "5", "entry", "4-1", "h:a", "b", "h:", "c",
-		"color", "red"))
-	text := fmt.Sprintf("%+v", got)
-	want := fmt.Sprintf("%+v", Entry{EntryID: "5-1", ID: "m", Payload: []byte("p"), Headers: map[string]string{"a": "b", "": "c"},
-		Attempt: 3,
-		Due:     time.UnixMilli(1795216995123), MaxAttempts: 7, Expires: time.UnixMilli(1795216995124), For: "g", Error: "boom",
-		Group: "h", Reason: "expired", Dead: time.UnixMilli(5), Entry: "4-1", Extra: map[string]string{"color": "red"}})
-	if text != want {
-		t.Errorf("got  %s\nwant %s", text, want)
-	}
+		"color", "red")
+	entry := Entry{EntryID: "5-1", ID: "m", Payload: []byte("p"), Headers: map[string]string{"a": "b", "": "c"},
+		Attempt: 3, Due: time.UnixMilli(1795216995123), MaxAttempts: 7, Expires: time.UnixMilli(1795216995124),
+		For: "g", Error: "boom",
+		Extra: map[string]string{"color": "red", "group": "h", "reason": "expired", "dead_ms": "5", "entry": "4-1"}}
+	redistest.Want(t, "entry", fmt.Sprintf("%+v", ParseEntry("5-1", all)), fmt.Sprintf("%+v", entry))
+
+	letter := Letter{Entry: entry, Group: "h", Reason: "expired", Dead: time.UnixMilli(5), FailedEntry: "4-1"}
+	letter.For, letter.Extra = "", map[string]string{"color": "red", "for": "g"}
+	redistest.Want(t, "letter", fmt.Sprintf("%+v", ParseLetter("5-1", all)), fmt.Sprintf("%+v", letter))
 }
 
+// Other programs may write any text into any field: a value that does not parse counts as absent.
 func TestParseEntryTakesAnything(t *testing.T) {
 	for _, c := range []struct {
 		field, value string
@@ -67,6 +71,7 @@ func FuzzParseEntry(f *testing.F) {
 	f.Add("9-9", "expires_ms", "9223372036854775807", "payload", "\xff\xfe")
 	f.Fuzz(func(t *testing.T, entryID, n1, v1, n2, v2 string) {
 		e := ParseEntry(entryID, fields(n1, v1, n2, v2))
+		// The largest number may come from its own text only, not from a text of a larger number.
 		if e.Attempt < 1 || e.MaxAttempts < 0 || e.MaxAttempts == 1<<63-1 && v1 != "9223372036854775807" &&
 			v2 != "9223372036854775807" {
 			t.Errorf("attempt %d of %d", e.Attempt, e.MaxAttempts)
@@ -83,6 +88,7 @@ func FuzzParseEntry(f *testing.F) {
 	})
 }
 
+// Go reads back what it wrote as meta. A header may be named like a field, such as id.
 func TestMetaRoundTrip(t *testing.T) {
 	if got := EncodeMeta(nil, 0, time.Time{}); got != "" {
 		t.Errorf("nothing to say is %q", got)

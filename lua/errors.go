@@ -21,7 +21,7 @@ var (
 	// ErrNoGroup: the consumer group or its stream is gone.
 	ErrNoGroup = errors.New("no such consumer group")
 	// ErrUnavailable: the server cannot take the command now (down, loading, read-only, busy, without its replicas,
-	// moving the slot). After a connection error it is open whether the command was executed: see Ambiguous.
+	// moving the slot). After a connection error it is unknown whether the command was executed: see Ambiguous.
 	ErrUnavailable = errors.New("redis is unavailable")
 	// ErrDenied: the ACL user may not do this, or the password is wrong.
 	ErrDenied = errors.New("redis denies access")
@@ -71,7 +71,7 @@ func Classify(what string, err error) error {
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	if errors.As(err, &re) {
-		if isRedirection(re) { // over a connection that does not follow it
+		if isRedirection(re) { // the connection does not follow redirections
 			return &kindError{what, ErrUnavailable, err}
 		}
 		text := re.Error()
@@ -91,7 +91,7 @@ func Classify(what string, err error) error {
 		}
 		return fmt.Errorf("%s: %w", what, err)
 	}
-	// Not an answer of the server: the connection broke, or none could be made.
+	// The server did not answer: the connection broke, or no connection could be made.
 	if untrusted(err) {
 		return &kindError{what, ErrUntrusted, err}
 	}
@@ -107,14 +107,14 @@ func untrusted(err error) bool {
 		(op.Op == "remote error" || op.Op == "local error")
 }
 
-// Unsent reports that no part of the call was sent, because there was no connection.
+// Unsent reports whether no part of the call was sent, because there was no connection.
 func Unsent(err error) bool {
 	var op *net.OpError
 	return errors.As(err, &op) && op.Op == "dial" && !errors.Is(err, errPart)
 }
 
-// Ambiguous reports whether the call may have been executed although it failed: its reply was lost, or was not waited
-// for. Arguments that were refused before Redis was asked are not ambiguous.
+// Ambiguous reports whether the call may have been executed although it failed, because its reply was lost or the
+// caller stopped waiting. An error about arguments is not ambiguous, because Redis was not asked.
 func Ambiguous(err error) bool {
 	if err == nil || errors.Is(err, ErrInvalid) {
 		return false
@@ -136,7 +136,7 @@ func (e *hinted) Error() string { return e.text }
 // NewHinted returns a sentinel for which Hint returns the given hint.
 func NewHinted(text, hint string) error { return &hinted{text, hint} }
 
-// answers are the error codes of a server that is up but cannot serve the call, with what to check next.
+// answers are the error codes of a server that is up but cannot serve the call, each with a hint: what to check next.
 var answers = []struct{ code, hint string }{
 	{"TRYAGAIN", "a slot of the cluster is on its way to another server, which may last minutes; nothing is lost: try again"},
 	{"CLUSTERDOWN", "the cluster has no master for this slot: `redis-cli CLUSTER INFO` and `CLUSTER NODES` say which is away"},
@@ -155,7 +155,7 @@ func Hint(err error) string {
 	}
 	if re := (*rueidis.RedisError)(nil); errors.Is(err, ErrUnavailable) && errors.As(err, &re) {
 		for _, a := range answers {
-			if strings.Contains(re.Error(), a.code) { // some servers put words of their own before it
+			if strings.Contains(re.Error(), a.code) { // some servers put words of their own before the code
 				return a.hint
 			}
 		}
@@ -183,12 +183,12 @@ func Hint(err error) string {
 	return ""
 }
 
-// surveyError classifies an error text that a script returned as a value.
-func surveyError(text string) error {
+// returnedError classifies an error text that a script returned as a value.
+func returnedError(script, text string) error {
 	for _, c := range serverErrors {
-		if strings.HasPrefix(text, c.text) {
-			return fmt.Errorf("survey: %w: %s", c.kind, text)
+		if strings.HasPrefix(strings.TrimPrefix(text, "ERR "), c.text) {
+			return fmt.Errorf("%s: %w: %s", script, c.kind, text)
 		}
 	}
-	return fmt.Errorf("survey: %s", text)
+	return fmt.Errorf("%s: %s", script, text)
 }

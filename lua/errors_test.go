@@ -16,9 +16,9 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// The error texts of real servers, as they arrive.
+// Each error text, copied from a real server, has its kind, however often the error is wrapped.
 func TestClassifyServerErrors(t *testing.T) {
-	everywhere(t, func(b *rig) {
+	everywhere(t, func(b *testQueue) {
 		for text, kind := range map[string]error{
 			"OOM command not allowed when used memory > 'maxmemory'.":                                                        ErrFull,
 			"OOM command not allowed when used memory > 'maxmemory'. script: 8a6b, on @user_script":                          ErrFull,
@@ -76,6 +76,8 @@ func TestClassifyServerErrors(t *testing.T) {
 	})
 }
 
+// An error that is no reply of the server counts as unavailable, ambiguous or temporary by its kind, and stays in the
+// chain of the classified error.
 func TestClassifyOtherErrors(t *testing.T) {
 	for _, c := range []struct {
 		err                               error
@@ -107,7 +109,7 @@ func TestClassifyOtherErrors(t *testing.T) {
 // connection.
 func TestErrorsOfRealServers(t *testing.T) {
 	eachAtOnce(t, func(t *testing.T, s *redistest.Server) {
-		b := newRig(t, s)
+		b := newTestQueue(t, s)
 		user := fmt.Sprintf("u%d", b.now())
 		b.do("ACL", "SETUSER", user, "on", ">pw", "~*", "+@all", "-zadd")
 		defer b.do("ACL", "DELUSER", user)
@@ -131,7 +133,7 @@ func TestErrorsOfRealServers(t *testing.T) {
 // The reply is lost, but the call was executed: the error must be ambiguous.
 func TestLostReplyIsAmbiguous(t *testing.T) {
 	s := redistest.Shared(t)
-	b := newRig(t, s)
+	b := newTestQueue(t, s)
 	p := s.Proxy(t)
 	through := *b
 	through.c = p.Client(t, func(o *rueidis.ClientOption) { o.ForceSingleClient = true })
@@ -146,9 +148,9 @@ func TestLostReplyIsAmbiguous(t *testing.T) {
 	wantList(t, "ready", ids(b.entries(b.k.Stream)), "first", "m")
 }
 
-// A dial error after an executed part counted as a call that was never sent: messages that it had cancelled were "not
-// scheduled".
-func TestACallOfWhichAPartWasSentIsNotUnsent(t *testing.T) {
+// Before, a dial error after an executed part of a call counted as a call that was never sent: the caller was told that
+// messages were not scheduled which the first part had cancelled.
+func TestPartlySentCallIsNotUnsent(t *testing.T) {
 	t.Parallel()
 	refused := &net.OpError{Op: "dial", Err: errors.New("connection refused")}
 	redistest.Want(t, "no connection", Unsent(fmt.Errorf("x: %w", refused)), true)

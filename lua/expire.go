@@ -12,10 +12,10 @@ type Expired int64
 
 // Results of Expire.
 const (
-	ExpireNone   Expired = 0  // it is not scheduled
-	ExpireNow    Expired = 1  // the next drain makes a dead letter of it
-	ExpireBefore Expired = 2  // it was due and had expired before the call
-	ExpireNoRoom Expired = -1 // its meta has no room for an expiry: nothing was changed
+	ExpireNone   Expired = 0  // the member is not scheduled
+	ExpireNow    Expired = 1  // the next drain makes a dead letter of the member
+	ExpireBefore Expired = 2  // the member was due and had expired before the call
+	ExpireNoRoom Expired = -1 // the member's meta has no room for an expiry, so nothing was changed
 )
 
 var expireScript = load("expire", []string{"due", "meta", "wake", "policy", "history", "turns"}, nil, []string{"member"})

@@ -1,12 +1,13 @@
--- export: reads a page of the schedule in the order of due time and member: each member with its payload and meta, all
---   of one moment.
+-- export: reads a page of the schedule in the order of due time and member: each member with its payload and meta, as
+--   they are at one moment.
 -- Uses: base
 -- KEYS[1] due (zset)
 -- KEYS[2] payload (hash)
 -- KEYS[3] meta (hash)
--- ARGV[1] score (string: the score of the last member of the page before, as it was returned; '' = from the beginning)
--- ARGV[2] member (bytes: that member; it need not exist any more)
--- ARGV[3] limit (integer, members)
+-- ARGV[1] score (string: the score of the last member of the previous page, as it was returned; '' = from the
+--   beginning)
+-- ARGV[2] member (bytes: the last member of the previous page; it need not exist any more)
+-- ARGV[3] limit (integer, members at most)
 -- ARGV[4] max_bytes (integer: the page ends with the member that reaches it)
 -- Returns: per member four strings: member, score, payload, meta ('' = none)
 -- Complexity: O(log n) + the size of the reply; O(log n · log m) when the member is gone, m = members with its score
@@ -17,7 +18,7 @@ local score, member, limit, max_bytes = ARGV[1], ARGV[2], tonumber(ARGV[3]), ton
 local bad = wrong_type({due, 'zset', payload, 'hash', meta, 'hash'})
 if bad then return bad end
 
--- Whether a comes after b, byte by byte: Lua's own comparison follows the server's locale.
+-- Whether a comes after b in the order of their bytes. Lua's own comparison would follow the server's locale.
 local function follows(a, b)
   for i = 1, math.min(#a, #b) do
     local x, y = string.byte(a, i), string.byte(b, i)
@@ -26,7 +27,8 @@ local function follows(a, b)
   return #a > #b
 end
 
--- The rank after (score, member). Members with one score are in the order of their bytes.
+-- The rank of the first member after the last one of the previous page. Members with the same score are in the order of
+-- their bytes. If the last member does not exist any more, a binary search finds where it would be.
 local function next_rank()
   if score == '' then return 0 end
   local first, behind = redis.call('ZCOUNT', due, '-inf', '(' .. score), redis.call('ZCOUNT', due, '-inf', score)
@@ -40,7 +42,7 @@ local function next_rank()
 end
 
 local start, reply, bytes = next_rank(), {}, 0
-for at = start, start + limit - 1 do -- one by one: no command tells how long a member is
+for at = start, start + limit - 1 do -- one by one, because no command tells how long a member is
   local found = bytes < max_bytes and redis.call('ZRANGE', due, at, at, 'WITHSCORES') or {}
   if not found[1] then break end
   local body, fields = redis.call('HGET', payload, found[1]) or '', redis.call('HGET', meta, found[1]) or ''

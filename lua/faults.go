@@ -6,11 +6,11 @@ import (
 	"fmt"
 )
 
-// Faults returns one error for all faults of a component's configuration. Its text begins with part, the component's
-// name. Nil faults are ignored. Without any fault, Faults returns nil.
-func Faults(part string, faults ...error) error {
+// Faults returns one error for all faults of a component's configuration, or nil if all faults are nil. The text begins
+// with the component's name.
+func Faults(component string, faults ...error) error {
 	if err := errors.Join(faults...); err != nil {
-		return fmt.Errorf("%s: %w", part, err)
+		return fmt.Errorf("%s: %w", component, err)
 	}
 	return nil
 }

@@ -56,9 +56,9 @@ var functionsBySHA = sync.OnceValue(func() map[string]string {
 	return names
 })
 
-// newFcallRig returns a rig that calls published scripts through the functions library.
-func newFcallRig(t *testing.T, s *redistest.Server) *rig {
-	b := newRig(t, s)
+// newFunctionsQueue returns a queue whose calls run published scripts through the functions library.
+func newFunctionsQueue(t *testing.T, s *redistest.Server) *testQueue {
+	b := newTestQueue(t, s)
 	load, _ := loaded.LoadOrStore(s, sync.OnceValue(func() error {
 		_, err := LoadLibrary(b.ctx, b.c, "", true)
 		return err
@@ -71,10 +71,10 @@ func newFcallRig(t *testing.T, s *redistest.Server) *rig {
 	return b
 }
 
-// again returns another rig on the same server, with its own connection.
-func (b *rig) again() *rig {
+// again returns the queue again, with its own connection.
+func (b *testQueue) again() *testQueue {
 	if b.fcall {
-		return newFcallRig(b.T, b.s)
+		return newFunctionsQueue(b.T, b.s)
 	}
-	return newRig(b.T, b.s)
+	return newTestQueue(b.T, b.s)
 }

@@ -8,7 +8,7 @@ const (
 	FieldDue         = "due_ms"          // decimal Unix ms; always
 	FieldMaxAttempts = "max_attempts"    // decimal; when set on the message
 	FieldExpires     = "expires_ms"      // decimal Unix ms; when set on the message
-	FieldFor         = "for"             // group; a retry, meant for this group alone
+	FieldFor         = "for"             // the only group that a retry is for
 	FieldError       = "error"           // string of at most 1 KiB; from the second attempt
 	FieldRetryDelays = "retry_delays_ms" // decimals with commas between; when set on the message
 	FieldRetryFor    = "retry_for_ms"    // decimal; when set on the message
@@ -38,7 +38,7 @@ const (
 	FieldDead   = "dead_ms" // dead letters: decimal Unix ms
 	FieldEntry  = "entry"   // dead letters: ID of the stream entry that failed
 	FieldMeta   = "meta"    // dead letters of reason malformed: the meta as it was found
-	FieldRaw    = "raw"     // dead letters of reason malformed: an entry that could not be kept field by field
+	FieldRaw    = "raw"     // dead letters of reason malformed: the raw entry, if it could not be kept field by field
 )
 
 // Why a message was dead-lettered. A program that calls the scripts may give reasons of its own.

@@ -1,10 +1,11 @@
--- find_lost: finds a group's pending entries that are not in the stream; writes nothing, for users who may only read.
+-- find_lost: finds a group's pending entries that are not in the stream any more; writes nothing, so that users who may
+--   only read can call it.
 -- Uses: base
 -- KEYS[1] stream (stream)
 -- ARGV[1] group (string)
 -- ARGV[2...] entry (string)
--- Returns: per entry an integer: 1 = it is pending in the group and not in the stream, 0 = it is not, -9 = not looked
---   at, because those before it came to 1 MiB: ask again
+-- Returns: per entry an integer: 1 = the entry is pending in the group and not in the stream, 0 = it is in the stream,
+--   or not pending, -9 = not looked at, because the entries before it came to 1 MiB: ask again
 -- Complexity: O(entries); it reads the whole entries, because no command tells whether one exists
 -- If a command fails here: nothing was changed.
 -- Run twice: harmless; it only reads.

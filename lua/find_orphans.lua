@@ -1,14 +1,15 @@
--- find_orphans: finds hash fields without a member of the schedule; writes nothing, for users who may only read.
+-- find_orphans: finds orphans, which are fields of the hash payload or meta whose message is not in the schedule;
+--   writes nothing, so that users who may only read can call it.
 -- Uses: base orphans
 -- KEYS[1] due (zset)
 -- KEYS[2] fields (hash)
 -- ARGV[1] cursor (integer, of HSCAN)
--- ARGV[2] limit (integer, fields looked at, roughly)
--- ARGV[3...] field (string, to be checked, too)
--- Returns: cursor (string), looked (integer, how many fields were scanned), then the orphans (string): those of the
---   given fields, and those found by the scan
--- Complexity: O(limit + given fields); it reads 1 MiB more than one bucket of the hash holds at most, because a scan
---   always returns the values
+-- ARGV[2] limit (integer, about how many fields to scan)
+-- ARGV[3...] field (string, a field to check in addition to the scan)
+-- Returns: cursor (string, for the next call; '0' = the scan is complete), looked (integer, how many fields were
+--   scanned), then the orphans (strings): first those among the given fields, then those that the scan found
+-- Complexity: O(limit + given fields); a scan returns the values, too, so it ends after 1 MiB, and exceeds that by at
+--   most one bucket of the hash, which is the least that HSCAN returns
 -- If a command fails here: nothing was changed.
 -- Run twice: harmless; it only reads.
 local due, fields = KEYS[1], KEYS[2]

@@ -1,14 +1,15 @@
--- find_unfinished: looks whether any of some messages with the field overlap is unfinished: scheduled, retried,
---   imported, or in an entry that a group has not acknowledged.
+-- find_unfinished: tells whether any of the given messages is unfinished: it is scheduled, or waits as a retry or as an
+--   imported entry, or a group has not acknowledged its entry yet. The messages are those of a recurrence with overlap
+--   = skip, which gets no further message while one of them is unfinished.
 -- Uses: base free
 -- KEYS[1] due (zset)
 -- KEYS[2] stream (stream)
 -- ARGV[1] cursor (entry ID to go on from; '0-0' at first)
 -- ARGV[2] limit (integer, entries to look at)
--- ARGV[3...] id, entries (string; the entries that earlier calls have found with this ID, separated by spaces)
--- Returns: verdict (1 = a message is unfinished, 0 = none is, 2 = there are more entries to look at), the next cursor,
---   and for each entry that was found: id, entry
--- Complexity: O(limit + IDs × (groups + their entries)); it reads 1 MiB and one entry more at most
+-- ARGV[3...] id, entries (id: string; entries: the entries that earlier calls found with this ID, separated by spaces)
+-- Returns: verdict (1 = a message is unfinished, 0 = none is, 2 = unknown: there are more entries to look at), the next
+--   cursor, and for each entry that was found: id, entry
+-- Complexity: O(limit + IDs × (groups + their entries)); it reads at most 1 MiB and one entry more
 -- If a command fails here: nothing was changed.
 -- Run twice: harmless; it only reads.
 local due, stream = KEYS[1], KEYS[2]
@@ -20,24 +21,26 @@ if not limit or not string.find(cursor, '^%d+%-%d+$') or #ARGV % 2 == 1 then
 end
 local groups, refused = groups_of(stream)
 if refused and not string.find(refused, 'no such key', 1, true) then return redis.error_reply(refused) end
+-- By message ID, the entries that earlier calls found.
 local known = {}
 
 local function holds(group, entry)
   return group.pending > 0 and redis.call('XPENDING', stream, group.name, entry, entry, 1)[1]
 end
 
--- Whether a group that the entry is for has not acknowledged it. Without groups, every entry is needed.
-local function is_needed(entry, only)
+-- Whether a group that the entry is for has not acknowledged it. meant_for: that group; nil or '' = every group. If the
+-- stream has no groups, every entry is needed.
+local function is_needed(entry, meant_for)
   for _, group in ipairs(groups) do
-    if not only or only == '' or only == group.name then
+    if not meant_for or meant_for == '' or meant_for == group.name then
       if less(group.last, entry) or holds(group, entry) then return true end
     end
   end
   return #groups == 0
 end
 
--- Whether a group holds an entry that was deleted: its consumer may still work on a message that was cancelled for all
--- groups.
+-- Whether a group holds an entry. It is asked about entries that were deleted, because a consumer may still work on a
+-- message that was cancelled for all groups.
 local function is_held(entry)
   for _, group in ipairs(groups) do
     if holds(group, entry) then return true end
@@ -51,9 +54,10 @@ local function fields_of(one)
   return fields
 end
 
--- Whether a message is unfinished. Each group has at most one retry and one imported entry of it, whose names are
--- known. An entry that was exported from a stream without groups is for no group.
-local function is_left(id, entries)
+-- Whether a message is unfinished, as far as the given entries and the schedule tell. Each group has at most one retry
+-- and one imported entry of the message in the schedule, under the names below. The name of an imported entry has no
+-- group if its stream had no groups.
+local function is_unfinished(id, entries)
   if redis.call('ZSCORE', due, id) or redis.call('ZSCORE', due, id .. SEP .. SEP .. 'ready:0-0') then return true end
   for _, group in ipairs(groups) do
     local of_group = id .. SEP .. group.name .. SEP
@@ -70,10 +74,10 @@ end
 for i = 3, #ARGV, 2 do
   known[ARGV[i]] = {}
   for entry in string.gmatch(ARGV[i + 1], '%d+%-%d+') do table.insert(known[ARGV[i]], entry) end
-  if is_left(ARGV[i], known[ARGV[i]]) then return {1, cursor} end
+  if is_unfinished(ARGV[i], known[ARGV[i]]) then return {1, cursor} end
 end
 local reply, bytes, looked = {2, cursor}, 0, 0
-while looked < limit and bytes < MOST_BYTES do -- one by one: the next may be of any size
+while looked < limit and bytes < MOST_BYTES do -- one by one, because the next may be of any size
   local one = redis.call('XRANGE', stream, reply[2], '+', 'COUNT', 1)[1]
   if not one then
     if reply[1] == 2 then reply[1] = 0 end

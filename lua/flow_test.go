@@ -11,10 +11,10 @@ import (
 )
 
 // set writes settings of the policy.
-func (b *rig) set(values ...string) { b.do(append([]string{"HSET", b.k.Policy}, values...)...) }
+func (b *testQueue) set(values ...string) { b.do(append([]string{"HSET", b.k.Policy}, values...)...) }
 
 // overdue schedules due messages with plain commands.
-func (b *rig) overdue(prefix string, n int) {
+func (b *testQueue) overdue(prefix string, n int) {
 	for i := range n {
 		b.do("ZADD", b.k.Due, strconv.Itoa(1000+i), fmt.Sprintf("%s%04d", prefix, i))
 	}
@@ -22,11 +22,11 @@ func (b *rig) overdue(prefix string, n int) {
 
 // With a release rate, drain lets a burst pass, then one message for each token, and returns when the next token comes.
 func TestDrainKeepsTheRate(t *testing.T) {
-	everywhere(t, func(b *rig) {
+	everywhere(t, func(b *testQueue) {
 		for _, c := range []struct {
 			rate, burst string
-			first       int
-			next        time.Duration // at most; and more than nothing
+			first       int           // messages that pass at once, which is the burst
+			next        time.Duration // of one token: the wait for the next message is at most this long
 		}{
 			{"1/h", "", 1, time.Hour}, {"2/h", "5", 5, 30 * time.Minute}, {"30/m", "3", 3, 2 * time.Second}, {"20", "4", 4, 50 * time.Millisecond},
 			{"20/s", "", 2, 50 * time.Millisecond}, {"1000000/h", "1", 1, 3600 * time.Microsecond},
@@ -60,7 +60,7 @@ func TestDrainKeepsTheRate(t *testing.T) {
 
 // However often a queue is drained, no more messages become ready than burst and rate allow.
 func TestRateHoldsOverTime(t *testing.T) {
-	everywhere(t, func(b *rig) {
+	everywhere(t, func(b *testQueue) {
 		b.overdue("m", 2000)
 		b.set("rate", "1000", "burst", "50")
 		began, moved := b.now(), 0
@@ -76,8 +76,8 @@ func TestRateHoldsOverTime(t *testing.T) {
 
 // The clock of a server may be set back, and other clients may write any value into the key: the queue goes on, at its
 // rate.
-func TestRateSurvivesWhateverItsBucketSays(t *testing.T) {
-	everywhere(t, func(b *rig) {
+func TestRateSurvivesADamagedBucket(t *testing.T) {
+	everywhere(t, func(b *testQueue) {
 		b.overdue("m", 100)
 		b.set("rate", "100", "burst", "10")
 		far := strconv.FormatInt((b.now()+86_400_000)*1000, 10)
@@ -92,7 +92,7 @@ func TestRateSurvivesWhateverItsBucketSays(t *testing.T) {
 				b.Errorf("%s: waits %s", c.kept, d.Wait)
 			}
 		}
-		// a rate that was very low a moment ago
+		// A bucket that was emptied at a very low rate does not delay messages after the rate was raised.
 		b.set("rate", "1/h", "burst", "1000")
 		b.do("DEL", b.k.Rate)
 		b.drain(100)
@@ -105,8 +105,8 @@ func TestRateSurvivesWhateverItsBucketSays(t *testing.T) {
 }
 
 // Invalid rates and limits in a policy count as not set.
-func TestSettingsThatAreNoneLimitNothing(t *testing.T) {
-	everywhere(t, func(b *rig) {
+func TestInvalidFlowSettingsLimitNothing(t *testing.T) {
+	everywhere(t, func(b *testQueue) {
 		for _, rate := range []string{"0", "-1", "", "many", "5/d", "5/", "/s", "1.5", "1e3", "9999999", "05", "5 /s",
 			strings.Repeat("9", 400)} {
 			b.do("DEL", b.k.Policy)
@@ -121,123 +121,9 @@ func TestSettingsThatAreNoneLimitNothing(t *testing.T) {
 	})
 }
 
-// Dead letters that a drain makes use no tokens.
-func TestDeadLettersUseNoTokens(t *testing.T) {
-	everywhere(t, func(b *rig) {
-		b.overdue("m", 6)
-		for i := range 4 {
-			b.do("HSET", b.k.Meta, fmt.Sprintf("m%04d", i), []string{`{"expires_ms":"1"}`, "{"}[i%2])
-		}
-		b.set("rate", "1/h", "burst", "1")
-		d := b.drain(100)
-		redistest.Want(b, "drained", fmt.Sprint(d.Moved, d.Dead, d.Held), "1 4rate")
-	})
-}
-
-// Retries use tokens as other messages do, unless the policy frees them: then they also pass messages that are held
-// back.
-func TestRetriesUseTheRateUnlessFreed(t *testing.T) {
-	everywhere(t, func(b *rig) {
-		b.groups("g")
-		b.overdue("m", 40)
-		retry := "r" + "\x1f" + "g" + "\x1f" + "5-1"
-		b.do("ZADD", b.k.Due, "5000", retry)
-		b.do("HSET", b.k.Meta, retry, `{"id":"r","for":"g","attempt":"2","error":"no"}`)
-		b.set("rate", "1/h", "burst", "2")
-		redistest.Want(b, "moved", b.drain(100).Moved, 2)
-		redistest.Want(b, "moved", b.drain(100).Moved, 0)
-		b.set("free_retries", "1")
-		d := b.drain(100)
-		redistest.Want(b, "moved", fmt.Sprint(d.Moved, d.Held), "1rate")
-		redistest.Want(b, "the retry", b.count("ZSCORE", b.k.Due, "m0002"), 1002)
-		redistest.Want(b, "entries", ids(b.entries(b.k.Stream))[2], "r")
-		b.wantState("due=38 payload=0 meta=0 stream=3 dead=0")
-	})
-}
-
-// A ready limit holds back messages that the slowest group could not be given yet. Entries that the groups have been
-// given do not count.
-func TestDrainKeepsTheReadyLimit(t *testing.T) {
-	everywhere(t, func(b *rig) {
-		b.overdue("m", 30)
-		b.set("ready_limit", "5")
-		d := b.drain(100)
-		redistest.Want(b, "without groups", fmt.Sprint(d.Moved, d.Held, d.Wait), "5ready_limit5ms")
-		b.groups("g", "h")
-		read := func(group string, n int) {
-			b.do("XREADGROUP", "GROUP", group, "c", "COUNT", strconv.Itoa(n), "STREAMS", b.k.Stream, ">")
-		}
-		redistest.Want(b, "nothing was given", b.drain(100).Moved, 0)
-		read("g", 5)
-		redistest.Want(b, "to one group", b.drain(100).Moved, 0)
-		read("h", 3)
-		redistest.Want(b, "three to both", b.drain(100).Moved, 3)
-		read("g", 100)
-		read("h", 100)
-		redistest.Want(b, "all to both", b.drain(100).Moved, 5)
-		for _, group := range []string{"g", "h"} { // each holds entries that the other has acknowledged
-			read(group, 100)
-			for i, e := range b.entries(b.k.Stream) {
-				if (i%2 == 0) == (group == "g") {
-					b.do("XACK", b.k.Stream, group, e.EntryID)
-				}
-			}
-		}
-		redistest.Want(b, "nothing is left to give", b.drain(100).Moved, 5)
-		for i, e := range b.entries(b.k.Stream) {
-			b.do("XACK", b.k.Stream, "g", e.EntryID)
-			b.do("XACK", b.k.Stream, "h", e.EntryID)
-			if i == 14 {
-				b.do("XDEL", b.k.Stream, e.EntryID)
-			}
-		}
-		b.trim("", 1000, 1<<20)
-		redistest.Want(b, "one that nobody was given is deleted", b.drain(100).Moved, 1)
-		b.do("HDEL", b.k.Policy, "ready_limit")
-		d = b.drain(100)
-		redistest.Want(b, "without a limit", fmt.Sprint(b.count("ZCARD", b.k.Due), d.Held), "0")
-	})
-}
-
-// A group without workers holds the queue back, but not the retries of other groups.
-func TestRetriesPassTheReadyLimit(t *testing.T) {
-	everywhere(t, func(b *rig) {
-		b.groups("g", "nobody")
-		b.overdue("m", 1500)
-		b.set("ready_limit", "3")
-		redistest.Want(b, "moved", b.drain(100).Moved, 3)
-		b.do("XREADGROUP", "GROUP", "g", "c", "COUNT", "3", "STREAMS", b.k.Stream, ">")
-		for i, e := range b.entries(b.k.Stream) {
-			b.fail("g", e.EntryID, ActionRetry, "max_attempts", fmt.Sprint("no", i))
-		}
-		b.do("ZADD", b.k.Due, "XX", "9000", "") // nothing: they are due after all others
-		for _, m := range b.texts("ZRANGE", b.k.Due, "-3", "-1") {
-			b.do("ZADD", b.k.Due, "XX", "9000", m)
-		}
-		moved := 0
-		redistest.Eventually(b, 10*time.Second, func() (bool, string) {
-			moved += b.drain(100).Moved
-			return moved == 3, fmt.Sprint(moved, " moved")
-		})
-		redistest.Want(b, "scheduled", b.count("ZCARD", b.k.Due), 1497)
-	})
-}
-
-// A message that is due at once does not bypass a drain that keeps a rate or a limit.
-func TestMessagesDueAtOnceKeepTheRate(t *testing.T) {
-	everywhere(t, func(b *rig) {
-		for _, setting := range []string{"rate", "ready_limit"} {
-			b.do("DEL", b.k.Policy, b.k.Due, b.k.Stream)
-			b.set(setting, "1")
-			wantList(b, setting, b.enqueue(Item{ID: "a", When: After(0)}, Item{ID: "b", When: After(0)}), Scheduled, Scheduled)
-			redistest.Want(b, "moved", b.drain(10).Moved, 1)
-		}
-	})
-}
-
 // The lateness of a drain leaves out the delay by the rate: an alert on lateness is about the bridge.
-func TestLatenessLeavesOutWhatTheRateHeld(t *testing.T) {
-	everywhere(t, func(b *rig) {
+func TestLatenessOmitsMessagesHeldByTheRate(t *testing.T) {
+	everywhere(t, func(b *testQueue) {
 		at := b.now() - 60_000
 		for i := range 60 {
 			b.do("ZADD", b.k.Due, ms(at), fmt.Sprint("m", i))
@@ -250,5 +136,20 @@ func TestLatenessLeavesOutWhatTheRateHeld(t *testing.T) {
 			d := b.drain(100)
 			return d.Moved > 0 && d.Late < 5*time.Second, fmt.Sprintf("%+v", d)
 		})
+	})
+}
+
+// A bridge drains a queue at its ready limit again after a while: not at once, which would be a busy loop, and not only
+// when the next message is due.
+func TestQueueAtItsReadyLimitIsDrainedAgainSoon(t *testing.T) {
+	everywhere(t, func(b *testQueue) {
+		b.groups("g")
+		b.set("ready_limit", "1")
+		b.do("ZADD", b.k.Due, "1", "first", "2", "second")
+		d := b.drain(10)
+		redistest.Want(b, "moved, held by", fmt.Sprint(d.Moved, d.Held), "1"+HeldByReadyLimit)
+		if d.Wait < time.Millisecond || d.Wait > time.Minute {
+			b.Errorf("wait %s", d.Wait)
+		}
 	})
 }

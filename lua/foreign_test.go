@@ -8,8 +8,8 @@ import (
 
 // Mistakes of clients in other languages are refused before anything is done, and named: a misspelt action is not taken
 // for a retry, and an invalid number raises no error in the middle.
-func TestWhatOtherClientsGetWrongIsRefused(t *testing.T) {
-	everywhere(t, func(b *rig) {
+func TestMistakesOfOtherClientsAreRefused(t *testing.T) {
+	everywhere(t, func(b *testQueue) {
 		b.fixture()
 		k := b.k
 		exit := []string{k.Stream, k.Due, k.Payload, k.Meta, k.Dead, k.Wake, k.Turns, k.Policy}
@@ -19,7 +19,7 @@ func TestWhatOtherClientsGetWrongIsRefused(t *testing.T) {
 			keys []string
 			args []string
 			says string
-			more []string // keys behind that of the history
+			more []string // keys after that of the history
 		}{
 			{retryScript, exit, append([]string{"g", "5", "1000"}, append(good, "6-1", "m2", "dead_letter", "", "", "")...),
 				"dead_letter", nil},

@@ -15,7 +15,7 @@ import (
 // All calls that deliver, acknowledge, repair or free go on.
 func TestFullServerRefusesOnlyEnqueue(t *testing.T) {
 	t.Run("own", func(t *testing.T) {
-		b := newRig(t, redistest.Own(t, "--maxmemory", "12mb", "--maxmemory-policy", "noeviction"))
+		b := newTestQueue(t, redistest.Own(t, "--maxmemory", "12mb", "--maxmemory-policy", "noeviction"))
 		b.fixture()
 		n := 0
 		for ; ; n += 10 {
@@ -46,7 +46,7 @@ func TestFullServerRefusesOnlyEnqueue(t *testing.T) {
 			t.Logf("%s is not this test's to fill", s.Name())
 			return
 		}
-		for _, b := range []*rig{newRig(t, s), newFcallRig(t, s)} {
+		for _, b := range []*testQueue{newTestQueue(t, s), newFunctionsQueue(t, s)} {
 			b.fixture()
 			b.fullServer()
 		}
@@ -54,9 +54,9 @@ func TestFullServerRefusesOnlyEnqueue(t *testing.T) {
 }
 
 // fullServer runs every call on a server that refuses writes, each on its own queue with something to act on.
-func (b *rig) fullServer() {
+func (b *testQueue) fullServer() {
 	b.Helper()
-	queues := map[string]*rig{}
+	queues := map[string]*testQueue{}
 	for _, c := range calls() {
 		q := b.queue(c.script.name)
 		q.g = NewGlobals(b.g.Queues + c.script.name)
@@ -97,6 +97,7 @@ func (b *rig) fullServer() {
 	}
 	same := map[string]bool{ // these change nothing that dump shows; enqueue_fresh deletes what its caller wrote
 		"enqueue": true, "restore": true, "export": true, "survey": true, "find_orphans": true, "find_lost": true,
+		"find_entries": true, "search_due": true, "search_entries": true, "glance": true,
 		"versions":        true,
 		"find_unfinished": true, "recur": true, "plan": true, "run_recurrence": true,
 		"drop_consumer": true, "drop_groups": true, "delete_empty": true, "take": true, "set_target": true, // write keys that dump does not know
@@ -112,6 +113,7 @@ func (b *rig) fullServer() {
 		}
 		redistest.Want(b, c.script.name+" changed nothing", fmt.Sprint(q.dump()) == before, same[c.script.name])
 	}
+	// A fixture has 2 scheduled messages, 2 payloads, 1 meta, 2 entries and 1 dead letter.
 	queues["retry"].wantState("due=3 payload=3 meta=2 stream=0 dead=2")
 	queues["redrive"].wantState("due=3 payload=3 meta=2 stream=2 dead=0")
 	queues["drain"].wantState("due=1 payload=1 meta=0 stream=3 dead=1")

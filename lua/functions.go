@@ -10,20 +10,19 @@ const FunctionsName = "duestream"
 
 const versionFunction = FunctionsName + "_version"
 
-// Function is one function of the library, for any client that can FCALL. It takes all of Keys, all of Args, and after
-// them any number of Each; its reply is that of its script. With More after Keys, the queue's history records the call,
-// if it is kept: then the last argument is the actor. With Later after these, the message also leaves the line of its
-// key.
+// Function is one function of the library, for any client that can FCALL. Its keys are Keys, which may be followed by
+// More, and these by Later. Its arguments are Args, then any number of items with the arguments Each, then the actor if
+// the call gives More. The reply is that of the function's script.
 type Function struct {
 	Name    string   `json:"name"`
 	Does    string   `json:"does"`
 	Keys    []string `json:"keys"`
-	More    []string `json:"more_keys"`
-	Later   []string `json:"later_keys"`
+	More    []string `json:"more_keys"`  // with these the queue's history records the call, if the queue keeps one
+	Later   []string `json:"later_keys"` // with these the message also leaves the line of its ordering key
 	Args    []string `json:"args"`
 	Each    []string `json:"each"` // sent for every item, after Args
 	Returns string   `json:"returns"`
-	// AllowOOM: a full server runs it. The only one without is schedule, so that a full server refuses it as a whole.
+	// AllowOOM says that a server at maxmemory runs the function. Only schedule is refused then, as a whole.
 	AllowOOM bool `json:"allow_oom"`
 }
 
@@ -31,7 +30,8 @@ type Function struct {
 func Functions() []Function { return functionList() }
 
 // FunctionsLibrary returns the library for FUNCTION LOAD: the files of lib that its scripts use, each once and with its
-// comments, then each script as a function. So scripts and functions have one source. release only appears in it.
+// comments, then each script as a function. So scripts and functions have one source. The version function and
+// a comment tell the release; nothing else depends on it.
 func FunctionsLibrary(release string) string {
 	return strings.NewReplacer("{{release}}", cleanRelease(release), "{{level}}", strconv.Itoa(Level)).
 		Replace(generatedText("functions"))

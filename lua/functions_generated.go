@@ -2,22 +2,22 @@
 
 package lua
 
-const functionsSource = "585aba8a9d6c"
+const functionsSource = "ebcbf32862e8"
 
 func functionList() []Function {
 	return []Function{
 		{
 			Name: "duestream_schedule",
-			Does: "takes messages into the schedule; or straight into the stream, if they are due, nothing else is " +
-				"overdue, the queue is not held and its flow not limited.",
+			Does: "takes messages into the schedule; a message that is due goes straight into the stream if no other " +
+				"message is overdue and the queue is neither held nor limited in its flow.",
 			Keys:  []string{"due", "payload", "meta", "stream", "wake", "seen", "policy"},
 			More:  []string{"history"},
 			Later: []string{"turns"},
 			Args:  []string{"token", "done", "token_ms"},
 			Each:  []string{"id", "when", "payload", "meta", "dedup"},
-			Returns: "per message two integers: verdict (1 scheduled, 2 ready, 0 refused as a duplicate, 3 taken by an " +
-				"earlier call with this token, 4 scheduled instead of the message with its ID, -1 meta malformed), due " +
-				"Unix ms",
+			Returns: "per message two integers: verdict (1 = scheduled, 2 = ready, 0 = refused as a duplicate, 3 = taken by " +
+				"an earlier call with this token, 4 = scheduled, and the scheduled message with this ID was replaced, " +
+				"-1 = its meta is malformed), due time (Unix ms)",
 			AllowOOM: false,
 		},
 		{
@@ -28,9 +28,9 @@ func functionList() []Function {
 			Later: []string{"turns", "wake"},
 			Args:  []string{},
 			Each:  []string{"id"},
-			Returns: "per argument an integer: 1 cancelled, it will never be delivered; 0 not scheduled, another version, or " +
-				"the argument is a version; -9 not looked at because the messages before it came to 16 MiB: send it " +
-				"again",
+			Returns: "per argument an integer: 1 = cancelled, the message will never be delivered; 0 = not scheduled, or " +
+				"scheduled in another version, or the argument is a version itself; -9 = not looked at, because the " +
+				"messages before it came to 16 MiB: send it again",
 			AllowOOM: true,
 		},
 		{
@@ -41,52 +41,52 @@ func functionList() []Function {
 			Later:    []string{"meta", "turns"},
 			Args:     []string{"id", "when"},
 			Each:     []string{},
-			Returns:  "two integers: 1 moved or 0 not scheduled; due Unix ms",
+			Returns:  "two integers: 1 = changed, 0 = not scheduled; then the new due time (Unix ms)",
 			AllowOOM: true,
 		},
 		{
 			Name: "duestream_cancel_retries",
-			Does: "removes waiting retries, and redriven letters, of messages from the schedule for good; it scans the " +
-				"schedule in steps, because no key lists the members of a message.",
+			Does: "removes waiting retries, and redriven letters, of messages from the schedule for good; it scans a part " +
+				"of the schedule in each call, because no key lists the members of a message.",
 			Keys:  []string{"due", "payload", "meta"},
 			More:  []string{"turns", "wake", "policy", "history"},
 			Later: []string{},
 			Args:  []string{"cursor", "limit", "group"},
 			Each:  []string{"id"},
-			Returns: "the next cursor ('0' = all were scanned); then per retry that was cancelled: member, id, group ('' = " +
-				"redriven for all), due (Unix ms)",
+			Returns: "the next cursor ('0' = all were scanned); then per retry that was cancelled: member, id, group ('' = a " +
+				"redriven letter for every group), due (Unix ms)",
 			AllowOOM: true,
 		},
 		{
 			Name: "duestream_reschedule_retries",
-			Does: "changes the due time of waiting retries, and redriven letters, of messages; it works in steps, because " +
-				"no key says which members belong to a message.",
+			Does: "changes the due time of waiting retries, and redriven letters, of messages; it scans a part of the " +
+				"schedule in each call, because no key lists the members of a message.",
 			Keys:  []string{"due", "wake"},
 			More:  []string{"policy", "history"},
 			Later: []string{"meta", "turns"},
 			Args:  []string{"cursor", "limit", "group", "when"},
 			Each:  []string{"id"},
 			Returns: "the next cursor ('0' = all were looked at); then for each retry that was changed: member, id, group " +
-				"('' = redriven for all), due (Unix ms)",
+				"('' = a redriven letter for every group), due (Unix ms)",
 			AllowOOM: true,
 		},
 		{
 			Name: "duestream_expire",
-			Does: "sets the expiry and the due time of scheduled messages and waiting retries to now: the next drain " +
-				"makes dead letters of them.",
+			Does: "sets the expiry and the due time of scheduled messages and waiting retries to now, so that the next " +
+				"drain turns them into dead letters.",
 			Keys:  []string{"due", "meta", "wake"},
 			More:  []string{"policy", "history"},
 			Later: []string{"turns"},
 			Args:  []string{},
 			Each:  []string{"member"},
-			Returns: "per member an integer: 1 it has expired now, and is due, so it will not be delivered; 2 it had expired " +
-				"and was due before; 0 not scheduled; -1 its meta has no room for an expiry, nothing was changed; -9 " +
-				"not looked at because the metas before it came to 1 MiB: send it again",
+			Returns: "per member an integer: 1 = the member is expired and due now, so it will not be delivered; 2 = it was " +
+				"expired and due before the call; 0 = not scheduled; -1 = its meta has no room for an expiry, and " +
+				"nothing was changed; -9 = not looked at, because the metas before it came to 1 MiB: send it again",
 			AllowOOM: true,
 		},
 		{
 			Name:     "duestream_register",
-			Does:     "adds queues and partition counts to the registry. They stay until the queue is deleted.",
+			Does:     "adds queues and their partition counts to the registry. A count stays until the queue is deleted.",
 			Keys:     []string{"queues"},
 			More:     []string{},
 			Later:    []string{},
@@ -97,31 +97,33 @@ func functionList() []Function {
 		},
 		{
 			Name: "duestream_ack",
-			Does: "acknowledges entries of a group, and deletes those that no other group needs; then the next message of " +
-				"their key becomes due.",
+			Does: "acknowledges entries of a group, and deletes those that no other group needs; if a deleted entry's " +
+				"message had an ordering key, the next message of that key becomes due.",
 			Keys:  []string{"stream"},
 			More:  []string{"due", "wake", "turns", "policy", "history"},
 			Later: []string{},
 			Args:  []string{"group"},
 			Each:  []string{"entry", "id"},
-			Returns: "per entry an integer: 1 acknowledged, 0 lost (it was no longer pending), -9 not looked at because the " +
-				"entries compared before it came to 1 MiB: send it again",
+			Returns: "per entry an integer: 1 = acknowledged, 0 = lost (the entry was no longer pending, or has another " +
+				"message ID), -9 = not looked at, because the entries compared before it came to 1 MiB: send it again",
 			AllowOOM: true,
 		},
 		{
 			Name: "duestream_retry",
-			Does: "takes entries out of a group's pending list: as failed (a retry, or a dead letter), as dead, as never " +
-				"started (again at once), as snoozed (again later), or as cancelled (never again).",
+			Does: "takes entries out of a group's pending list. Each entry becomes a retry or, if its attempts are used " +
+				"up, a dead letter (action retry); or a dead letter (dead); or is scheduled again at once with the same " +
+				"attempt (release), or later with the same attempt (snooze); or ends (cancel).",
 			Keys:  []string{"stream", "due", "payload", "meta", "dead", "wake"},
 			More:  []string{"turns", "policy", "history"},
 			Later: []string{},
 			Args:  []string{"group", "max_attempts", "delays"},
 			Each:  []string{"entry", "id", "action", "delay", "reason", "error"},
-			Returns: "per entry an integer: 0 lost (it was no longer pending), 1 retry scheduled, 2 dead letter, 3 released, " +
-				"4 acknowledged because it is for another group, 5 snoozed, 6 cancelled: it will not be delivered " +
-				"again, whatever the action was, -1 still pending because the dead letter was refused, -9 not looked at " +
-				"because the entries before it came to 1 MiB: send it again; and -1 for an entry with a key that would " +
-				"be scheduled again, if the call is without turns: the entry is still pending, or lost",
+			Returns: "per entry an integer: 0 = lost (it was no longer pending, or carries another message), 1 = retry " +
+				"scheduled, 2 = dead letter, 3 = released, 4 = acknowledged, because it is for another group, 5 = " +
+				"snoozed, 6 = cancelled: it will not be delivered again, whatever the action was, -1 = still pending, " +
+				"because the dead letter was refused; or still pending or lost, because the message has an ordering " +
+				"key, would be scheduled again, and the call gives no key turns, -9 = not looked at, because the " +
+				"entries before it came to 1 MiB: send it again",
 			AllowOOM: true,
 		},
 		{
@@ -133,9 +135,10 @@ func functionList() []Function {
 			Later: []string{},
 			Args:  []string{"group"},
 			Each:  []string{"entry", "id", "error"},
-			Returns: "per entry an integer: 0 lost (it was no longer pending), 2 dead letter, 4 acknowledged because it is " +
-				"for another group, -1 still pending because the dead letter was refused, -9 not looked at because the " +
-				"entries before it came to 1 MiB: send it again",
+			Returns: "per entry an integer: 0 = lost (it was no longer pending, or carries another message), 2 = dead " +
+				"letter, 4 = acknowledged, because it is for another group, 6 = cancelled, -1 = still pending, because " +
+				"the dead letter was refused, -9 = not looked at, because the entries before it came to 1 MiB: send it " +
+				"again",
 			AllowOOM: true,
 		},
 		{
@@ -147,38 +150,42 @@ func functionList() []Function {
 			Later: []string{},
 			Args:  []string{"group"},
 			Each:  []string{"entry", "id"},
-			Returns: "per entry an integer: 0 lost (it was no longer pending), 2 dead letter (it is malformed, or its body " +
-				"was deleted), 3 released, 4 acknowledged because it is for another group, -1 still pending because the " +
-				"dead letter was refused, -9 not looked at because the entries before it came to 1 MiB: send it again; " +
-				"and -1 for an entry with a key if the call is without turns: the entry is still pending, or lost",
+			Returns: "per entry an integer: 0 = lost (it was no longer pending, or carries another message), 2 = dead " +
+				"letter, because it is malformed or its body was deleted, 3 = released, 4 = acknowledged, because it is " +
+				"for another group, 6 = cancelled, -1 = still pending, because the dead letter was refused; or still " +
+				"pending or lost, because the message has an ordering key and the call gives no key turns, -9 = not " +
+				"looked at, because the entries before it came to 1 MiB: send it again",
 			AllowOOM: true,
 		},
 		{
-			Name:  "duestream_extend",
-			Does:  "restarts the visibility timeout of a consumer's entries, and returns which of them it has lost.",
+			Name: "duestream_extend",
+			Does: "restarts the visibility timeout of a consumer's entries, and returns which entries the consumer has " +
+				"lost.",
 			Keys:  []string{"stream", "dead"},
 			More:  []string{"policy", "history"},
 			Later: []string{},
 			Args:  []string{"group", "consumer"},
 			Each:  []string{"entry", "id"},
-			Returns: "per entry an integer: 1 extended, 0 lost, 2 cancelled: it is extended, too, but the message needs no " +
-				"more work, and every exit ends it",
+			Returns: "per entry an integer: 1 = extended; 0 = lost, because it is not pending for the consumer any more, or " +
+				"was deleted; 2 = cancelled and extended: the message needs no more work, and ends whatever the " +
+				"consumer does with it",
 			AllowOOM: true,
 		},
 		{
 			Name: "duestream_redrive",
-			Does: "schedules dead letters again, each for the group in which it failed or for another one, with attempt 1 " +
-				"and without its old expiry; also letters of other partitions, which the caller deletes there " +
-				"afterwards.",
+			Does: "schedules dead letters again, each for the group in which it failed or for another group, with attempt " +
+				"1 and without its old expiry; also letters of other partitions, which the caller deletes in those " +
+				"partitions later.",
 			Keys:  []string{"dead", "due", "payload", "meta", "wake", "stream"},
 			More:  []string{"policy", "history"},
 			Later: []string{},
 			Args:  []string{},
 			Each:  []string{"letter", "when", "edited", "payload", "fields", "to"},
-			Returns: "per dead letter an integer: 1 scheduled (a moved letter also by an earlier call), 0 gone, -1 it has no " +
-				"payload (the body was lost or unreadable: give one), -2 fields malformed, -3 its other fields are " +
-				"unreadable, or too large (give fields), -4 the stream has no such group (give another one), -9 not " +
-				"looked at because the letters before it came to 1 MiB: send it again",
+			Returns: "per dead letter an integer: 1 = scheduled (by an earlier call, too, if it is moved), 0 = the letter " +
+				"does not exist, -1 = the letter has no payload, because the body was lost or unreadable: give one, -2 " +
+				"= fields is malformed, or payload is, if the letter is moved, -3 = the letter's other fields are " +
+				"unreadable or too large: give fields, -4 = the stream has no such group: give another one, -9 = not " +
+				"looked at, because the letters before it came to 1 MiB: send it again",
 			AllowOOM: true,
 		},
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// The names that everybody may rely on: docs/reference/protocol.md, section 17.
+// functionNames are the names that clients may rely on: docs/reference/protocol.md, section 17.
 var functionNames = []string{
 	"duestream_schedule", "duestream_cancel", "duestream_reschedule", "duestream_cancel_retries", "duestream_reschedule_retries", "duestream_expire",
 	"duestream_register", "duestream_ack", "duestream_retry",
@@ -67,7 +67,7 @@ func TestFunctionsAreDocumented(t *testing.T) {
 
 // The other tests of the contract really call the functions.
 func TestContractIsTestedThroughFunctions(t *testing.T) {
-	b := newFcallRig(t, redistest.Shared(t))
+	b := newFunctionsQueue(t, redistest.Shared(t))
 	b.fixture()
 	for _, c := range calls() {
 		if err := c.run(b); err != nil {
@@ -76,7 +76,7 @@ func TestContractIsTestedThroughFunctions(t *testing.T) {
 	}
 	sent := b.c.(*fcaller).sent
 	for _, name := range functionNames {
-		// These two are no scripts of their own.
+		// These two functions have no script of their own that Go calls.
 		if sent[name] == 0 && name != "duestream_dead_letter" && name != "duestream_release" {
 			t.Errorf("%s is not called", name)
 		}
@@ -95,10 +95,12 @@ var functionExits = []struct {
 		Failure{Action: ActionRelease, Delay: -1}},
 }
 
+// These functions must give the same verdicts, and leave the same data, as the script retry with their action.
+// The entries are of each kind: whole, of another message, for another group, deleted, malformed, and missing.
 func TestDeadLetterAndReleaseAreRetries(t *testing.T) {
 	eachAtOnce(t, func(t *testing.T, s *redistest.Server) {
 		for _, x := range functionExits {
-			b := newFcallRig(t, s)
+			b := newFunctionsQueue(t, s)
 			byScript, byFunction := b.queue("script"), b.queue("function")
 			var failures []Failure
 			args := []string{"g"}
@@ -109,7 +111,7 @@ func TestDeadLetterAndReleaseAreRetries(t *testing.T) {
 				f.Held = Held{Entry: entry, ID: id}
 				failures = append(failures, f)
 			}
-			for _, q := range []*rig{byScript, byFunction} {
+			for _, q := range []*testQueue{byScript, byFunction} {
 				q.groups("g")
 				for i := range 6 {
 					values := []string{"id", []string{"one", "two", "three", "four", "five", "six"}[i], "payload", "p", "attempt",
@@ -152,13 +154,13 @@ func TestFunctionsWithoutTurnsLeaveARetryWithAKeyPending(t *testing.T) {
 			function string
 			args     func(e Entry) []string
 			keyed    int // verdict of the entries with a key
-			plain    int
+			plain    int // verdict of the entry without one
 		}{
 			{"retry", func(e Entry) []string { return []string{e.EntryID, e.ID, "retry", "", "max_attempts", "no"} }, -1, 1},
 			{"release", func(e Entry) []string { return []string{e.EntryID, e.ID} }, -1, 3},
 			{"dead_letter", func(e Entry) []string { return []string{e.EntryID, e.ID, "no"} }, 2, 2},
 		} {
-			b := newFcallRig(t, s).queue(x.function)
+			b := newFunctionsQueue(t, s).queue(x.function)
 			b.groups("g")
 			b.enqueue(b.keyed("a", "k", 9), b.keyed("a2", "k", 8), b.keyed("b", "other", 7),
 				Item{ID: "plain", When: At(time.UnixMilli(b.now() - 6000))})
@@ -187,7 +189,7 @@ func TestFunctionsWithoutTurnsLeaveARetryWithAKeyPending(t *testing.T) {
 }
 
 // left returns what is stored, without times and IDs that the server chose.
-func (b *rig) left() string {
+func (b *testQueue) left() string {
 	b.Helper()
 	var s strings.Builder
 	fmt.Fprintln(&s, b.state("g"))
@@ -223,7 +225,7 @@ func (b *rig) left() string {
 // A call with too few or too many keys or arguments is refused with a text of what belongs there, and changes nothing.
 func TestFunctionsRefuseWhatDoesNotFit(t *testing.T) {
 	eachAtOnce(t, func(t *testing.T, s *redistest.Server) {
-		b := newFcallRig(t, s)
+		b := newFunctionsQueue(t, s)
 		b.fixture()
 		before := b.dump()
 		refused := func(f Function, keys, args int) {
@@ -263,11 +265,11 @@ func TestFunctionsRefuseWhatDoesNotFit(t *testing.T) {
 	})
 }
 
-// An older client, which gives only the keys of the table, meets no Lua error. Once a check of rights asked for a key
-// that such a call does not have.
-func TestFunctionsDoWithoutTheKeysOfLater(t *testing.T) {
+// An older client, which gives only the keys of the table, meets no Lua error. Before, a check of rights asked for a
+// key that such a call does not have.
+func TestFunctionsAcceptFewerKeysOfOlderClients(t *testing.T) {
 	eachAtOnce(t, func(t *testing.T, s *redistest.Server) {
-		b := newFcallRig(t, s)
+		b := newFunctionsQueue(t, s)
 		for _, f := range Functions() {
 			words := []string{"FCALL", f.Name, strconv.Itoa(len(f.Keys))}
 			for _, key := range f.Keys {
@@ -303,9 +305,9 @@ var formerCalls = []struct {
 }
 
 // A later library accepts the calls of an earlier one, with the keys and arguments that a former release documented.
-func TestFunctionsTakeFormerCalls(t *testing.T) {
+func TestFunctionsAcceptCallsOfOlderClients(t *testing.T) {
 	eachAtOnce(t, func(t *testing.T, s *redistest.Server) {
-		b := newFcallRig(t, s)
+		b := newFunctionsQueue(t, s)
 		for _, f := range formerCalls {
 			keys := strings.Fields(f.keys)
 			words := []string{"FCALL", "duestream_" + f.function, strconv.Itoa(len(keys))}
@@ -346,7 +348,7 @@ func TestFunctionsTakeFormerCalls(t *testing.T) {
 // A full server refuses schedule as a whole, even a call that would have written nothing, and runs all other functions.
 // TestFullServerRefusesOnlyEnqueue tests these through functions; the two without a script are tested here.
 func TestFullServerRunsFunctions(t *testing.T) {
-	b := newFcallRig(t, redistest.Own(t))
+	b := newFunctionsQueue(t, redistest.Own(t))
 	e := b.deliver([]string{"g"}, "a", "b")
 	b.do("CONFIG", "SET", "maxmemory", "1")
 	k := b.k
@@ -367,8 +369,9 @@ func TestFullServerRunsFunctions(t *testing.T) {
 	b.wantState("due=1 payload=1 meta=1 stream=0 dead=1")
 }
 
+// The name of the release is put into the text of the library: it must not add code to it.
 func TestReleaseInTheLibraryIsHarmless(t *testing.T) {
-	b := newRig(t, redistest.Own(t))
+	b := newTestQueue(t, redistest.Own(t))
 	b.do("FUNCTION", "LOAD", FunctionsLibrary(`v1' .. error("boom") .. '`+"\n"))
 	redistest.Want(b, "release", b.texts("FCALL", versionFunction, "0")[3], "v1__.._error__boom___..___")
 }

@@ -19,14 +19,14 @@ import (
 // The fuzz targets of this package run scripts on the shared server. Every `go test` runs their seeds, and the inputs
 // that fuzzing found (testdata/fuzz); `make fuzz` searches on.
 
-// fuzzRig returns a function that makes a rig for one execution. All executions share one connection and one queue,
+// fuzzQueue returns a function that makes a queue for one execution. All executions share one connection and one queue,
 // which is emptied between them.
-func fuzzRig(f *testing.F, s *redistest.Server) func(t *testing.T) *rig {
+func fuzzQueue(f *testing.F, s *redistest.Server) func(t *testing.T) *testQueue {
 	c := s.Client(f, func(o *rueidis.ClientOption) { o.ForceSingleClient, o.PipelineMultiplex = true, -1 })
 	prefix := s.Prefix(f)
-	return func(t *testing.T) *rig {
+	return func(t *testing.T) *testQueue {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
-		b := &rig{T: t, ctx: ctx, s: s, c: c, k: NewKeys(prefix, "q"), g: NewGlobals(prefix)}
+		b := &testQueue{T: t, ctx: ctx, s: s, c: c, k: NewKeys(prefix, "q"), g: NewGlobals(prefix)}
 		t.Cleanup(func() {
 			defer cancel()
 			b.do(append([]string{"DEL"}, keysOf(b.k)...)...)
@@ -44,7 +44,8 @@ func probe(libs, body string) *rueidis.Lua {
 	return rueidis.NewLuaScript(text.String() + body)
 }
 
-func (b *rig) probe(script *rueidis.Lua, args ...string) []string {
+// probe runs a script of probe, and returns its reply.
+func (b *testQueue) probe(script *rueidis.Lua, args ...string) []string {
 	b.Helper()
 	reply, err := script.Exec(b.ctx, b.c, []string{b.k.Due}, args).AsStrSlice()
 	if err != nil {
@@ -78,8 +79,8 @@ func FuzzText(f *testing.F) {
 	} {
 		f.Add(seed)
 	}
-	servers := []func(*testing.T) *rig{
-		fuzzRig(f, redistest.Shared(f)), fuzzRig(f, redistest.InProcess(f)),
+	servers := []func(*testing.T) *testQueue{
+		fuzzQueue(f, redistest.Shared(f)), fuzzQueue(f, redistest.InProcess(f)),
 	}
 	f.Fuzz(func(t *testing.T, s string) {
 		for _, open := range servers {
@@ -112,7 +113,7 @@ func FuzzEntryIDOrder(f *testing.F) {
 	} {
 		f.Add(s[0], s[1], s[2], s[3])
 	}
-	open := fuzzRig(f, redistest.Shared(f))
+	open := fuzzQueue(f, redistest.Shared(f))
 	number := func(ms, seq uint64) *big.Int {
 		n := new(big.Int).Lsh(new(big.Int).SetUint64(ms), 64)
 		return n.Add(n, new(big.Int).SetUint64(seq))
@@ -126,8 +127,8 @@ func FuzzEntryIDOrder(f *testing.F) {
 }
 
 // FuzzScore: for any number that ZADD accepts as a due time, the schedule can still be read, and a due member leaves it
-// with that time rounded up, as digits. The fuzzer found that a wait of more than 292 years came out as negative or as
-// next to nothing, so the drain loop spun.
+// with that time rounded up, as digits. A score from 1e15 on is never due, and one below 1e12 (before 2001) means now.
+// Before, a wait of more than 292 years came out as negative or as next to nothing, so the drain loop spun.
 func FuzzScore(f *testing.F) {
 	for _, seed := range []string{
 		"0", "-0", "1", "0.5", "1795216995000.25", "-inf", "+inf", "-1.5", "1e3", "1e-320", "1e15",
@@ -135,7 +136,7 @@ func FuzzScore(f *testing.F) {
 	} {
 		f.Add(seed)
 	}
-	open := fuzzRig(f, redistest.Shared(f))
+	open := fuzzQueue(f, redistest.Shared(f))
 	f.Fuzz(func(t *testing.T, text string) {
 		b := open(t)
 		if b.try("ZADD", b.k.Due, text, "m").Error() != nil {
@@ -208,6 +209,7 @@ func FuzzQueueName(f *testing.F) {
 	})
 }
 
+// checkRefusal checks that an error names the field, the value, of which it shows 64 bytes at most, and the rule.
 func checkRefusal(t *testing.T, err error, field, value string) {
 	t.Helper()
 	text := err.Error()

@@ -14,8 +14,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// rig is one queue on one server.
-type rig struct {
+// testQueue is one queue on one server.
+type testQueue struct {
 	*testing.T
 	ctx context.Context
 	s   *redistest.Server
@@ -26,31 +26,33 @@ type rig struct {
 	fcall bool // published scripts are called as functions
 }
 
-func newRig(t *testing.T, s *redistest.Server) *rig {
+// newTestQueue returns a queue with a prefix of its own, and one connection.
+func newTestQueue(t *testing.T, s *redistest.Server) *testQueue {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
 	prefix := s.Prefix(t)
-	return &rig{
+	return &testQueue{
 		T: t, ctx: ctx, s: s, k: NewKeys(prefix, "q"), g: NewGlobals(prefix),
 		c: s.Client(t, func(o *rueidis.ClientOption) { o.ForceSingleClient, o.PipelineMultiplex = true, -1 }),
 	}
 }
 
-func (b *rig) inProcess() bool { return strings.Contains(b.s.Name(), "in-process") }
+func (b *testQueue) inProcess() bool { return strings.Contains(b.s.Name(), "in-process") }
 
-// queue is another queue of the same rig.
-func (b *rig) queue(name string) *rig {
+// queue returns another queue on the same server.
+func (b *testQueue) queue(name string) *testQueue {
 	other := *b
 	other.k = NewKeys(strings.TrimSuffix(b.g.Queues, ":queues"), name)
 	return &other
 }
 
-func (b *rig) try(words ...string) rueidis.RedisResult {
+// try runs a command that may fail.
+func (b *testQueue) try(words ...string) rueidis.RedisResult {
 	return b.c.Do(b.ctx, b.c.B().Arbitrary(words[0]).Args(words[1:]...).Build())
 }
 
 // do runs a command that must not fail.
-func (b *rig) do(words ...string) rueidis.RedisMessage {
+func (b *testQueue) do(words ...string) rueidis.RedisMessage {
 	b.Helper()
 	m, err := b.try(words...).ToMessage()
 	if err != nil && !rueidis.IsRedisNil(err) {
@@ -59,7 +61,8 @@ func (b *rig) do(words ...string) rueidis.RedisMessage {
 	return m
 }
 
-func (b *rig) count(words ...string) int {
+// count runs a command that returns one number.
+func (b *testQueue) count(words ...string) int {
 	b.Helper()
 	m := b.do(words...)
 	n, err := m.AsInt64()
@@ -69,7 +72,8 @@ func (b *rig) count(words ...string) int {
 	return int(n)
 }
 
-func (b *rig) texts(words ...string) []string {
+// texts runs a command that returns a list of strings.
+func (b *testQueue) texts(words ...string) []string {
 	b.Helper()
 	m := b.do(words...)
 	list, err := m.AsStrSlice()
@@ -80,7 +84,7 @@ func (b *rig) texts(words ...string) []string {
 }
 
 // text runs a command that returns one string.
-func (b *rig) text(words ...string) string {
+func (b *testQueue) text(words ...string) string {
 	b.Helper()
 	m := b.do(words...)
 	s, err := m.ToString()
@@ -90,7 +94,8 @@ func (b *rig) text(words ...string) string {
 	return s
 }
 
-func (b *rig) hash(key string) map[string]string {
+// hash returns the fields of a hash.
+func (b *testQueue) hash(key string) map[string]string {
 	b.Helper()
 	m := b.do("HGETALL", key)
 	h, err := m.AsStrMap()
@@ -101,7 +106,7 @@ func (b *rig) hash(key string) map[string]string {
 }
 
 // now returns the server's clock in ms.
-func (b *rig) now() int64 {
+func (b *testQueue) now() int64 {
 	b.Helper()
 	t := b.texts("TIME")
 	s, _ := strconv.ParseInt(t[0], 10, 64)
@@ -109,10 +114,11 @@ func (b *rig) now() int64 {
 	return s*1000 + us/1000
 }
 
+// ms returns a number of ms, or a Unix time in ms, as text.
 func ms(n int64) string { return strconv.FormatInt(n, 10) }
 
-// entries reads a stream; raw keeps the field lists.
-func (b *rig) entries(key string) []Entry {
+// entries returns the entries of a stream, parsed.
+func (b *testQueue) entries(key string) []Entry {
 	b.Helper()
 	var out []Entry
 	for _, e := range b.raw(key) {
@@ -121,7 +127,18 @@ func (b *rig) entries(key string) []Entry {
 	return out
 }
 
-func (b *rig) raw(key string) []rueidis.XRangeSlice {
+// letters reads the dead letters.
+func (b *testQueue) letters() []Letter {
+	b.Helper()
+	var out []Letter
+	for _, e := range b.raw(b.k.Dead) {
+		out = append(out, ParseLetter(e.ID, e.FieldValues))
+	}
+	return out
+}
+
+// raw returns the entries of a stream with their field lists as they are stored.
+func (b *testQueue) raw(key string) []rueidis.XRangeSlice {
 	b.Helper()
 	m := b.do("XRANGE", key, "-", "+")
 	list, err := m.AsXRangeSlices()
@@ -131,7 +148,8 @@ func (b *rig) raw(key string) []rueidis.XRangeSlice {
 	return list
 }
 
-func (b *rig) dueOf(member string) float64 {
+// dueOf returns the score of a member of the schedule.
+func (b *testQueue) dueOf(member string) float64 {
 	b.Helper()
 	m := b.do("ZSCORE", b.k.Due, member)
 	f, err := m.AsFloat64()
@@ -141,8 +159,8 @@ func (b *rig) dueOf(member string) float64 {
 	return f
 }
 
-// makeDue makes all scheduled messages due since 1970, in the order of their due times.
-func (b *rig) makeDue() {
+// makeDue sets the due times of all scheduled messages to Unix ms 1, 2, 3 and so on, in their present order.
+func (b *testQueue) makeDue() {
 	b.Helper()
 	var commands [][]string
 	for i, member := range b.texts("ZRANGE", b.k.Due, "0", "-1") {
@@ -151,12 +169,13 @@ func (b *rig) makeDue() {
 	b.all(commands)
 }
 
-func (b *rig) enqueue(items ...Item) []Verdict {
+// enqueue enqueues messages in one call without a token.
+func (b *testQueue) enqueue(items ...Item) []Verdict {
 	b.Helper()
 	return b.enqueueAs(Token{}, items...)
 }
 
-func (b *rig) enqueueAs(token Token, items ...Item) []Verdict {
+func (b *testQueue) enqueueAs(token Token, items ...Item) []Verdict {
 	b.Helper()
 	receipts, err := Enqueue(b.ctx, b.c, b.k, token, items, Durability{})
 	if err != nil {
@@ -169,7 +188,8 @@ func (b *rig) enqueueAs(token Token, items ...Item) []Verdict {
 	return verdicts
 }
 
-func (b *rig) drain(limit int) Drained {
+// drain moves due members once: at most limit of them, and about 1 MiB.
+func (b *testQueue) drain(limit int) Drained {
 	b.Helper()
 	d, err := Drain(b.ctx, b.c, b.k, limit, 1<<20)
 	if err != nil {
@@ -178,7 +198,8 @@ func (b *rig) drain(limit int) Drained {
 	return d
 }
 
-func (b *rig) groups(names ...string) {
+// groups creates consumer groups that begin at the first entry of the stream.
+func (b *testQueue) groups(names ...string) {
 	b.Helper()
 	for _, name := range names {
 		if _, err := EnsureGroup(b.ctx, b.c, b.k, name); err != nil {
@@ -188,7 +209,7 @@ func (b *rig) groups(names ...string) {
 }
 
 // read delivers up to n entries to a consumer.
-func (b *rig) read(group, consumer string, n int) []Entry {
+func (b *testQueue) read(group, consumer string, n int) []Entry {
 	b.Helper()
 	reply, err := b.try("XREADGROUP", "GROUP", group, consumer, "COUNT", strconv.Itoa(n), "STREAMS", b.k.Stream,
 		">").AsXReadSlices()
@@ -205,8 +226,9 @@ func (b *rig) read(group, consumer string, n int) []Entry {
 	return out
 }
 
-// deliver enqueues messages that are due now, reads them in every group, and returns the entries.
-func (b *rig) deliver(groups []string, ids ...string) []Entry {
+// deliver enqueues messages that are due now, and reads them in every group. It returns the entries as the last group
+// got them.
+func (b *testQueue) deliver(groups []string, ids ...string) []Entry {
 	b.Helper()
 	b.groups(groups...)
 	for _, id := range ids {
@@ -222,7 +244,8 @@ func (b *rig) deliver(groups []string, ids ...string) []Entry {
 	return out
 }
 
-func (b *rig) pending(group string) int {
+// pending returns how many entries a group holds.
+func (b *testQueue) pending(group string) int {
 	b.Helper()
 	m := b.do("XPENDING", b.k.Stream, group)
 	list, err := m.ToArray()
@@ -233,8 +256,9 @@ func (b *rig) pending(group string) int {
 	return int(n)
 }
 
-// counter returns how often a pending entry was delivered, by the server's count, who holds it, and its idle time.
-func (b *rig) counter(group, entry string) (deliveries int64, owner string, idle int64) {
+// pendingEntry returns the values of XPENDING for a pending entry: the number of its deliveries, the consumer that
+// holds it, and its idle time in ms.
+func (b *testQueue) pendingEntry(group, entry string) (deliveries int64, owner string, idle int64) {
 	b.Helper()
 	m := b.do("XPENDING", b.k.Stream, group, entry, entry, "1")
 	list, _ := m.ToArray()
@@ -249,18 +273,20 @@ func (b *rig) counter(group, entry string) (deliveries int64, owner string, idle
 }
 
 // abandon makes a pending entry idle for an hour without counting a delivery.
-func (b *rig) abandon(group, consumer string, entries ...string) {
+func (b *testQueue) abandon(group, consumer string, entries ...string) {
 	b.Helper()
 	for _, e := range entries {
-		n, _, _ := b.counter(group, e)
+		n, _, _ := b.pendingEntry(group, e)
 		b.do("XCLAIM", b.k.Stream, group, consumer, "0", e, "IDLE", "3600000", "RETRYCOUNT", ms(n), "JUSTID")
 	}
 }
 
+// policy is the retry policy of most tests.
 var policy = Attempts{Max: 3, Delays: []time.Duration{10 * time.Second, 20 * time.Second, 40 * time.Second}}
 
-// fail takes one entry out of a pending list.
-func (b *rig) fail(group, entry string, action Action, reason, text string) Outcome {
+// fail settles one pending entry by script retry with an action, which may also be to release it or to dead-letter it.
+// It returns the outcome.
+func (b *testQueue) fail(group, entry string, action Action, reason, text string) Outcome {
 	b.Helper()
 	out, err := Retry(b.ctx, b.c, b.k, group, policy,
 		[]Failure{{Held: Held{Entry: entry}, Action: action, Delay: -1, Reason: reason, Error: text}})
@@ -270,7 +296,8 @@ func (b *rig) fail(group, entry string, action Action, reason, text string) Outc
 	return out[0]
 }
 
-func (b *rig) reclaim(group string, minIdle time.Duration) Reclaimed {
+// reclaim takes back the entries of a group that have been idle for minIdle.
+func (b *testQueue) reclaim(group string, minIdle time.Duration) Reclaimed {
 	b.Helper()
 	r, err := Reclaim(b.ctx, b.c, b.k, ReclaimArgs{Group: group, Attempts: policy, MinIdle: minIdle, Limit: 100,
 		MaxBytes: 1 << 20})
@@ -280,8 +307,9 @@ func (b *rig) reclaim(group string, minIdle time.Duration) Reclaimed {
 	return r
 }
 
-// state returns a summary of what is stored, for comparison in one line.
-func (b *rig) state(groups ...string) string {
+// state returns a summary such as "due=1 payload=1 meta=0 stream=2 dead=0 g=1": how many elements each key has, and how
+// many entries each of the groups holds.
+func (b *testQueue) state(groups ...string) string {
 	b.Helper()
 	asked := [][]string{{"ZCARD", b.k.Due}, {"HLEN", b.k.Payload}, {"HLEN", b.k.Meta}, {"XLEN", b.k.Stream}, {"XLEN", b.k.Dead}}
 	for _, g := range groups {
@@ -307,21 +335,24 @@ func (b *rig) state(groups ...string) string {
 	return strings.Join(words, " ")
 }
 
-func (b *rig) wantState(want string, groups ...string) {
+// wantState compares state with a text that the test derives from its own steps.
+func (b *testQueue) wantState(want string, groups ...string) {
 	b.Helper()
 	if got := b.state(groups...); got != want {
 		b.Fatalf("stored is %s, want %s", got, want)
 	}
 }
 
-// token returns the ID of the wake token, "" if there is none.
-func (b *rig) token() string {
+// token returns the entry ID of the wake token; "" if there is none.
+func (b *testQueue) token() string {
 	b.Helper()
 	if list := b.raw(b.k.Wake); len(list) > 0 {
 		return list[len(list)-1].ID
 	}
 	return ""
 }
+
+// wantList fails the test if the two lists differ.
 func wantList[T comparable](b testing.TB, what string, got []T, want ...T) {
 	b.Helper()
 	if !slices.Equal(got, want) {
@@ -329,6 +360,7 @@ func wantList[T comparable](b testing.TB, what string, got []T, want ...T) {
 	}
 }
 
+// ids returns the message IDs of entries.
 func ids(entries []Entry) []string {
 	out := make([]string, len(entries))
 	for i, e := range entries {
@@ -337,6 +369,7 @@ func ids(entries []Entry) []string {
 	return out
 }
 
+// fields returns the list of fields that names and values in turn describe.
 func fields(pairs ...string) []FieldValue {
 	var out []FieldValue
 	for i := 0; i < len(pairs); i += 2 {

@@ -15,7 +15,7 @@ func HeldField(group string) string { return heldField + group }
 // HeldNotes says since when the oldest deliveries of a group are held, by entry, as bridges have recorded it. The zero
 // value is empty.
 type HeldNotes struct {
-	Usual time.Duration // how long deliveries took lately, the mean of about eight; negative: none has ended yet
+	Usual time.Duration // how long recent deliveries took, the mean of about eight; negative = none has ended yet
 	since map[string]heldNote
 }
 
@@ -44,16 +44,17 @@ func ParseHeldNotes(text string) HeldNotes {
 	return n
 }
 
-// Since returns since when a consumer holds an entry. It uses the note of this delivery. Without one, it returns the
-// time idle before now, when the entry was delivered or last extended. The result is not before the entry became ready.
-// now is the server's clock.
+// Since returns since when a consumer holds an entry. It uses the note of this delivery. If there is no note, it
+// returns now less idle, which is when the entry was delivered or last extended. now is the server's clock. The result
+// is not before the entry became ready.
 func (n HeldNotes) Since(entry, consumer string, now time.Time, idle time.Duration) time.Time {
 	since := now.Add(-idle)
 	if note, ok := n.since[entry]; ok && note.holder == sha1Hex(consumer)[:8] && !note.since.After(now) {
 		since = note.since
 	}
-	// A lease that is shorter than the visibility timeout starts with an idle time. After the clock was set back,
-	// entries of the future exist.
+	// since may be before the entry became ready, because a lease that is shorter than the visibility timeout starts
+	// with an idle time above 0. After the clock was set back, there are entries whose time is after now; they do not
+	// count.
 	if ready := EntryTime(entry); ready.After(since) && !ready.After(now) {
 		return ready
 	}

@@ -39,24 +39,25 @@ type Told struct {
 	ID       string    // of the message; "" = only its entry, or letter, is recorded
 	Group    string
 	Attempt  int
-	Due      time.Time // of ready: when it was due; of the others: when it is now
-	Was      time.Time // of rescheduled: the due time before
+	Due      time.Time // EventReady: when the message was due; other events: its new due time
+	Was      time.Time // EventRescheduled: the former due time
 	Letter   string    // entry ID of the dead letter
 	Reason   string
 	Error    string
-	Consumer string        // who held the entry, if not By
-	Idle     time.Duration // since it was delivered to the consumer, or last extended
-	By       string        // who made the change; "" = not recorded
+	Consumer string        // the consumer that held the entry, if it is not the actor in By
+	Held     bool          // a consumer held the entry, and Idle is known
+	Idle     time.Duration // the time since the entry was delivered to the consumer, or last extended
+	By       string        // the actor that made the change; "" = not recorded
 }
 
 // Actor returns the name of this process in a history, for a role: "client web-1 4711", "operator ann@ops-1 99".
-func Actor(part string) string {
+func Actor(role string) string {
 	host, _ := os.Hostname()
 	host = orDash(plainWord(host, maxHostBytes))
-	if user := plainWord(os.Getenv("USER"), maxHostBytes); part == ActorOperator && user != "" {
+	if user := plainWord(os.Getenv("USER"), maxHostBytes); role == ActorOperator && user != "" {
 		host = user + "@" + host
 	}
-	return part + " " + host + " " + strconv.Itoa(os.Getpid())
+	return role + " " + host + " " + strconv.Itoa(os.Getpid())
 }
 
 // Actor returns the name of the bridge in a history: "bridge ops-1 4711"; with its ULID if it has no host.
@@ -90,8 +91,8 @@ type change struct {
 	Idle     string `json:"idle_ms"`
 }
 
-// ParseTold reads an entry of a history: its actor, and the change of each message. It skips unknown values, and values
-// that are no change.
+// ParseTold reads an entry of a history: its actor, and the change of each message. It skips fields whose value is not
+// a change in JSON.
 func ParseTold(entryID string, values []FieldValue) (told []Told) {
 	at, by := EntryTime(entryID), ""
 	for _, f := range values {
@@ -107,7 +108,8 @@ func ParseTold(entryID string, values []FieldValue) (told []Told) {
 			Error: c.Error, Consumer: c.Consumer}
 		t.Attempt, _ = strconv.Atoi(c.Attempt)
 		t.Due, t.Was = toldTime(c.Due), toldTime(c.Was)
-		idle, _ := strconv.ParseInt(c.Idle, 10, 64)
+		idle, err := strconv.ParseInt(c.Idle, 10, 64)
+		t.Held = err == nil
 		t.Idle = duration(max(0, idle), time.Millisecond)
 		told = append(told, t)
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// keepHistory makes the queue keep a history, and the calls name their actor.
-func (b *rig) keepHistory(settings ...string) {
+// keepHistory turns on the history of the queue. From then on, the calls of b name "client c" as their actor.
+func (b *testQueue) keepHistory(settings ...string) {
 	b.Helper()
 	if settings == nil {
 		settings = []string{"history", "1000", "history_ms", "3600000"}
@@ -21,7 +21,7 @@ func (b *rig) keepHistory(settings ...string) {
 }
 
 // told returns the history in words: event, ID, and what else is known, without times and entry IDs.
-func (b *rig) told() (list []string) {
+func (b *testQueue) told() (list []string) {
 	b.Helper()
 	for _, e := range b.raw(b.k.History) {
 		for _, t := range ParseTold(e.ID, e.FieldValues) {
@@ -40,8 +40,8 @@ func (b *rig) told() (list []string) {
 	return list
 }
 
-// wantTold compares the changes recorded since the last call.
-func (b *rig) wantTold(from *int, want ...string) {
+// wantTold checks that want are the changes recorded from index *from on, and moves *from to their end.
+func (b *testQueue) wantTold(from *int, want ...string) {
 	b.Helper()
 	all := b.told()
 	wantList(b, "told", all[min(*from, len(all)):], want...)
@@ -50,7 +50,7 @@ func (b *rig) wantTold(from *int, want ...string) {
 
 // The script that makes a change of state records it once, with the actor; a call that changes nothing records nothing.
 func TestHistoryTellsEveryChange(t *testing.T) {
-	everywhere(t, func(b *rig) {
+	everywhere(t, func(b *testQueue) {
 		b.groups("g")
 		b.keepHistory()
 		at := 0
@@ -133,11 +133,12 @@ func TestHistoryTellsEveryChange(t *testing.T) {
 	})
 }
 
-// A history that cannot be written or read changes nothing else; nor does a caller that does not know of it.
+// A history that cannot be written, or whose settings cannot be read, disturbs nothing else: a message is delivered,
+// retried and acknowledged as without a history.
 func TestNothingDependsOnAHistory(t *testing.T) {
-	everywhere(t, func(b *rig) {
+	everywhere(t, func(b *testQueue) {
 		b.groups("g")
-		for i, spoil := range [][]string{
+		for i, spoil := range [][]string{ // each makes the history or its settings unusable
 			{"SET", b.k.History, "x"}, {"HSET", b.k.Policy, "history", "many"}, {"HSET", b.k.Policy, "history", "0"},
 			{"HSET", b.k.Policy, "history", "99999999999999999999"},
 			{"XADD", b.k.History, "18446744073709551615-18446744073709551615", "a", "b"},
@@ -157,9 +158,9 @@ func TestNothingDependsOnAHistory(t *testing.T) {
 	})
 }
 
-// A history is bounded in number and time, and that of an idle queue expires after its time.
+// A history is bounded in number and time. The history of an idle queue expires after history_ms.
 func TestHistoryIsBounded(t *testing.T) {
-	everywhere(t, func(b *rig) {
+	onServers(t, func(b *testQueue) {
 		b.keepHistory("history", "100", "history_ms", "60000")
 		b.do("XADD", b.k.History, "5-1", "by", "", "ready", `{"id":"old"}`)
 		var items []Item
@@ -170,7 +171,8 @@ func TestHistoryIsBounded(t *testing.T) {
 		for _, item := range items {
 			b.enqueue(item)
 		}
-		if n := b.count("XLEN", b.k.History); n < 100 || n > 300 && !b.inProcess() {
+		// XTRIM with ~ removes whole nodes only, so some more than 100 stay.
+		if n := b.count("XLEN", b.k.History); n < 100 || n > 300 {
 			b.Errorf("%d entries are kept, want about 100", n)
 		}
 		if slices.Contains(b.told(), "ready old") {
@@ -189,10 +191,10 @@ func TestHistoryIsBounded(t *testing.T) {
 	})
 }
 
-// A producer's own fields are not taken for ours, and a message scheduled again under the name of a retry is recorded
-// with its ID.
-func TestHistoryTellsOnlyWhatScriptsKnow(t *testing.T) {
-	everywhere(t, func(b *rig) {
+// The history does not record a producer's own fields, even if they are named like fields of the history. A retry that
+// is scheduled again under its name, as by an import, is recorded with the ID and the group of its message.
+func TestHistoryOmitsFieldsOfProducers(t *testing.T) {
+	everywhere(t, func(b *testQueue) {
 		b.groups("g")
 		b.keepHistory()
 		at := 0

@@ -12,21 +12,21 @@ import (
 // Identity says which process a bridge is. It is the bridge's member in the heartbeats, in words separated by one
 // space:
 //
-//	ULID                         an older program's; of its start
-//	ULID host pid version        a program's of before levels
-//	ULID host pid version p2     ours: "p" and the protocol level
-//	ULID anything                a later program's; what follows the level means nothing to us
+//	ULID                         from an old release; the ULID tells when the bridge started
+//	ULID host pid version        from a release without protocol levels
+//	ULID host pid version p2     from this release: "p" and the protocol level
+//	ULID anything                from a later release; we ignore the words that follow the level
 //
 // Bridges of all versions agree on the owner of a queue, because they hash whole members.
 type Identity struct {
 	ID      string // ULID of its start
-	Host    string // as the bridge calls its machine or container; "" = unknown
+	Host    string // name of the bridge's machine or container, as the bridge was told; "" = unknown
 	PID     int    // 0 = unknown
 	Version string // "" = unknown
-	Level   int    // what the bridge serves: see Level; 1 or less = unknown
+	Level   int    // the protocol level, see the constant Level; 1 or less = unknown
 }
 
-// Bounds of an identity. Heartbeats return 5,000 of them within 1 MiB.
+// Bounds of an identity.
 const (
 	MaxIdentityBytes = 256 // the script heartbeat has the same bound
 	maxHostBytes     = 63
@@ -34,8 +34,8 @@ const (
 	maxLevel         = 999_999
 )
 
-// NewIdentity returns the identity of a bridge that starts now. In host and version, characters that could harm
-// terminals or parsers are replaced. An empty version becomes that of this module in the program's build info.
+// NewIdentity returns the identity of a bridge that starts now. In host and version, it replaces characters that could
+// harm terminals or parsers. If version is empty, it takes this module's version from the program's build info.
 func NewIdentity(host string, pid int, version string) Identity {
 	if version == "" {
 		version = moduleVersion()
@@ -43,7 +43,7 @@ func NewIdentity(host string, pid int, version string) Identity {
 	return Identity{ulid.Make().String(), plainWord(host, maxHostBytes), max(0, pid), plainWord(version, maxVersionBytes), Level}
 }
 
-// String returns the member.
+// String returns the bridge's member in the heartbeats.
 func (i Identity) String() string {
 	if i.Host == "" && i.PID == 0 && i.Version == "" && i.Level <= 1 {
 		return i.ID
@@ -64,7 +64,7 @@ func CheckIdentity(i Identity) error {
 	return nil
 }
 
-// ParseIdentity parses a member. False: no bridge wrote it.
+// ParseIdentity parses a member of the heartbeats. It returns false if no bridge can have written the member.
 func ParseIdentity(member string) (Identity, bool) {
 	if len(member) > MaxIdentityBytes {
 		return Identity{}, false
@@ -101,7 +101,7 @@ func parseLevel(word string) int {
 	return level
 }
 
-// Started returns when the bridge started, by its own clock. Zero for an identity without an ID.
+// Started returns when the bridge started, by the bridge's own clock; the zero time if the identity has no ID.
 func (i Identity) Started() time.Time {
 	id, err := ulid.ParseStrict(i.ID)
 	if err != nil {

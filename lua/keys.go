@@ -19,16 +19,16 @@ type Keys struct {
 	Calm    string // hash: when bridges looked at pending entries, and when they were away
 	History string // stream: what happened to messages, if the policy keeps a history
 	Rate    string // string: when the bucket of the release rate is full again, Unix µs; expires then
-	Turns   string // zset: for each key of messages, those in flight and those in line
+	Turns   string // zset: for each ordering key, its messages in flight and its messages in line
 
 	Recurring string // hash: name of a recurrence → its spec, JSON; in partition 0, as Planned
 	Planned   string // hash: name of a recurrence → its plan
 
-	Leases string // zset: entries that are to be done in less than the visibility timeout → the end of that time
+	Leases string // zset: a delivery whose time is shorter than the visibility timeout → the end of that time, Unix ms
 
 	Push string // hash: group → its push target, JSON; in partition 0
 
-	Actor string // who uses the keys, for the history; "" = not given. No part of a name
+	Actor string // no key: the name of the client, bridge, worker or operator, for the history; "" = not given
 }
 
 // NewKeys returns the key names of a queue, or of one of its partitions. It does not check the names: see CheckPrefix,
@@ -76,8 +76,8 @@ func NewGlobals(prefix string) Globals {
 // <µs per call>`, and expires when the bucket is full.
 func (g Globals) Bucket(digest string) string { return g.Tokens + ":" + digest }
 
-// QueueOf returns the queue and the partition whose schedule is at key. ok is false if key is not the schedule of a
-// queue of this prefix.
+// QueueOf returns the queue and the partition whose schedule is at key. ok is false if key is not a schedule of this
+// prefix.
 func QueueOf(prefix, key string) (queue string, partition int, ok bool) {
 	rest, ok := strings.CutPrefix(key, prefix+":{")
 	if !ok {

@@ -9,8 +9,9 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// lend gives out entries to a group, to be done within a time. The visibility timeout is a minute.
-func (b *rig) lend(within time.Duration, ids ...string) []Entry {
+// receiveWithLease schedules messages, and receives them with a lease of the given time. The visibility timeout is a
+// minute.
+func (b *testQueue) receiveWithLease(within time.Duration, ids ...string) []Entry {
 	b.Helper()
 	for _, id := range ids {
 		b.enqueue(Item{ID: id, When: After(0), Payload: []byte("p")})
@@ -23,8 +24,8 @@ func (b *rig) lend(within time.Duration, ids ...string) []Entry {
 	return r.Entries
 }
 
-// watch reclaims as a bridge does, and returns how many entries it took.
-func (b *rig) watch(limit int) int {
+// reclaimAll reclaims as a bridge does, and returns how many entries it took.
+func (b *testQueue) reclaimAll(limit int) int {
 	b.Helper()
 	taken := 0
 	for cursor, calls := "", 0; ; calls++ {
@@ -39,16 +40,16 @@ func (b *rig) watch(limit int) int {
 		}
 		cursor = r.Cursor
 		if calls > 100 {
-			b.Fatal("it never comes round")
+			b.Fatal("the cursor never comes back to the beginning")
 		}
 	}
 }
 
-// pass simulates that a time has passed: entries, leases and looks are older by it.
-func (b *rig) pass(d time.Duration) {
+// passTime simulates that a time has passed: entries, leases and looks are older by it.
+func (b *testQueue) passTime(d time.Duration) {
 	b.Helper()
 	for _, e := range b.entries(b.k.Stream) {
-		if _, owner, idle := b.counter("g", e.EntryID); owner != "" {
+		if _, owner, idle := b.pendingEntry("g", e.EntryID); owner != "" {
 			b.do("XCLAIM", b.k.Stream, "g", owner, "0", e.EntryID, "IDLE", ms(idle+d.Milliseconds()), "JUSTID")
 		}
 	}
@@ -56,32 +57,32 @@ func (b *rig) pass(d time.Duration) {
 		b.do("ZINCRBY", b.k.Leases, ms(-d.Milliseconds()), member)
 	}
 	if b.count("EXISTS", b.k.Calm) == 1 {
-		b.back(d)
+		b.ageLooks(d)
 	}
 }
 
-// A lease ended once the queue had been watched for a visibility timeout without a pause, not when its own time was
-// over.
+// A lease ends when its own time is over. Before, it ended only after the queue had been watched for a visibility
+// timeout without a pause.
 func TestALeaseEndsInItsOwnTime(t *testing.T) {
-	everywhere(t, func(b *rig) {
+	everywhere(t, func(b *testQueue) {
 		b.groups("g")
 		token := b.token()
-		held := b.lend(20*time.Second, "short", "acknowledged", "extended")
+		held := b.receiveWithLease(20*time.Second, "short", "acknowledged", "extended")
 		redistest.Want(b, "woke the bridge", b.token() != token, true)
-		b.lend(time.Minute, "long")
+		b.receiveWithLease(time.Minute, "long")
 		redistest.Want(b, "leases", b.count("ZCARD", b.k.Leases), 3)
-		redistest.Want(b, "taken at once", b.watch(10), 0)
+		redistest.Want(b, "taken at once", b.reclaimAll(10), 0)
 		b.ack("g", Held{Entry: held[1].EntryID})
-		b.pass(15 * time.Second)
-		redistest.Want(b, "taken before its end", b.watch(10), 0)
+		b.passTime(15 * time.Second)
+		redistest.Want(b, "taken before its end", b.reclaimAll(10), 0)
 		ok, err := Extend(b.ctx, b.c, b.k, "g", "c1", []Held{{Entry: held[2].EntryID, ID: "extended"}})
 		if err != nil || ok[0] != StillHeld {
 			b.Fatal(ok, err)
 		}
-		b.pass(10 * time.Second)
-		redistest.Want(b, "taken after its end", b.watch(10), 1)
+		b.passTime(10 * time.Second)
+		redistest.Want(b, "taken after its end", b.reclaimAll(10), 1)
 		redistest.Want(b, "pending", b.pending("g"), 2)
-		if !b.inProcess() { // which counts the claims of this test as deliveries
+		if !b.inProcess() { // that server counts the claims of passTime as deliveries
 			due := b.texts("ZRANGE", b.k.Due, "0", "-1")
 			if len(due) != 1 || !strings.HasPrefix(due[0], "short"+Separator) {
 				b.Fatalf("scheduled again: %q", due)
@@ -91,8 +92,8 @@ func TestALeaseEndsInItsOwnTime(t *testing.T) {
 			}
 		}
 		redistest.Want(b, "leases of what is held", b.count("ZCARD", b.k.Leases), 1)
-		b.pass(25 * time.Second)
-		redistest.Want(b, "taken before the end of the visibility timeout", b.watch(10), 0)
+		b.passTime(25 * time.Second)
+		redistest.Want(b, "taken before the end of the visibility timeout", b.reclaimAll(10), 0)
 		for _, e := range b.entries(b.k.Stream) {
 			b.ack("g", Held{Entry: e.EntryID})
 		}
@@ -105,36 +106,37 @@ func TestALeaseEndsInItsOwnTime(t *testing.T) {
 
 // An absence extends a lease only as far as it lies within the lease; an earlier absence does not count.
 func TestAnAbsenceCountsForALeaseInItsTimeOnly(t *testing.T) {
-	everywhere(t, func(b *rig) {
+	everywhere(t, func(b *testQueue) {
 		b.groups("g")
-		old := b.lend(time.Minute, "old")[0].EntryID
-		b.watch(10)
-		b.pass(50 * time.Second) // an absence
-		b.watch(10)
-		b.lend(20*time.Second, "after it")
-		b.pass(25 * time.Second)
-		redistest.Want(b, "taken after its end", b.watch(10), 1)
+		old := b.receiveWithLease(time.Minute, "old")[0].EntryID
+		b.reclaimAll(10)
+		b.passTime(50 * time.Second) // an absence
+		b.reclaimAll(10)
+		b.receiveWithLease(20*time.Second, "after it")
+		b.passTime(25 * time.Second)
+		redistest.Want(b, "taken after its end", b.reclaimAll(10), 1)
 
 		b.ack("g", Held{Entry: old})
-		b.lend(40*time.Second, "before another one")
-		b.watch(10)
-		b.pass(45 * time.Second)
-		redistest.Want(b, "taken right after an absence", b.watch(10), 0)
-		b.pass(15 * time.Second)
-		redistest.Want(b, "taken before what is left of its time", b.watch(10), 0)
-		b.pass(25 * time.Second)
-		redistest.Want(b, "taken then", b.watch(10), 1)
+		b.receiveWithLease(40*time.Second, "before another one")
+		b.reclaimAll(10)
+		b.passTime(45 * time.Second)
+		redistest.Want(b, "taken right after an absence", b.reclaimAll(10), 0)
+		b.passTime(15 * time.Second)
+		redistest.Want(b, "taken before what is left of its time", b.reclaimAll(10), 0)
+		b.passTime(25 * time.Second)
+		redistest.Want(b, "taken then", b.reclaimAll(10), 1)
 	})
 }
 
-// settle receives messages with a lease, and acknowledges them.
-func (b *rig) settle(within time.Duration, ids ...string) {
+// receiveAndAck receives messages with a lease, and acknowledges them.
+func (b *testQueue) receiveAndAck(within time.Duration, ids ...string) {
 	b.Helper()
-	for _, e := range b.lend(within, ids...) {
+	for _, e := range b.receiveWithLease(within, ids...) {
 		b.ack("g", Held{Entry: e.EntryID})
 	}
 }
 
+// numbered returns the IDs m0, m1 and so on.
 func numbered(n int) (ids []string) {
 	for i := range n {
 		ids = append(ids, fmt.Sprint("m", i))
@@ -145,12 +147,12 @@ func numbered(n int) (ids []string) {
 // Receives remove leases of settled entries, whenever the leases end: about as many stay as entries are held.
 // Regression: while anything was pending, the leases of settled entries stayed until they ended; beside a bridge that
 // does not know leases they stayed for ever.
-func TestLeasesOfWhatIsSettledGoWithLaterOnes(t *testing.T) {
-	everywhere(t, func(b *rig) {
+func TestReceiveRemovesLeasesOfSettledEntries(t *testing.T) {
+	everywhere(t, func(b *testQueue) {
 		b.groups("g")
-		b.lend(50*time.Second, "held")
+		b.receiveWithLease(50*time.Second, "held")
 		for i := range 120 {
-			b.settle(50*time.Second, fmt.Sprint("m", i))
+			b.receiveAndAck(50*time.Second, fmt.Sprint("m", i))
 		}
 		if n := b.count("ZCARD", b.k.Leases); n > 40 {
 			b.Errorf("%d leases are left, one of which is held", n)
@@ -160,26 +162,26 @@ func TestLeasesOfWhatIsSettledGoWithLaterOnes(t *testing.T) {
 
 // A lease that ended long ago, while no bridge looked, stays for the next bridge. Regression: a receive removed it
 // a minute after its end, and the entry came back only after the visibility timeout.
-func TestALeaseOfWhatIsHeldIsNotForgotten(t *testing.T) {
-	everywhere(t, func(b *rig) {
+func TestLeaseOfAHeldEntryIsKept(t *testing.T) {
+	everywhere(t, func(b *testQueue) {
 		b.groups("g")
-		b.watch(10)
-		b.lend(time.Second, "abandoned")
-		b.pass(100 * time.Second)
+		b.reclaimAll(10)
+		b.receiveWithLease(time.Second, "abandoned")
+		b.passTime(100 * time.Second)
 		for i := range 20 {
-			b.lend(50*time.Second, fmt.Sprint("later", i))
+			b.receiveWithLease(50*time.Second, fmt.Sprint("later", i))
 		}
 		redistest.Want(b, "leases", b.count("ZCARD", b.k.Leases), 21)
 	})
 }
 
 // A trim removes leases of settled entries, also while other entries are held. Regression: they stayed until their end.
-func TestATrimRemovesLeasesOfWhatIsSettled(t *testing.T) {
-	everywhere(t, func(b *rig) {
+func TestTrimRemovesLeasesOfSettledEntries(t *testing.T) {
+	everywhere(t, func(b *testQueue) {
 		b.groups("g")
-		held := b.lend(50*time.Second, "held")[0]
+		held := b.receiveWithLease(50*time.Second, "held")[0]
 		for range 5 {
-			b.settle(50*time.Second, numbered(100)...)
+			b.receiveAndAck(50*time.Second, numbered(100)...)
 		}
 		trim := func() int {
 			done, err := Trim(b.ctx, b.c, b.k, "", 1000, 1<<20)
@@ -201,10 +203,10 @@ func TestATrimRemovesLeasesOfWhatIsSettled(t *testing.T) {
 }
 
 // A reclaim that leaves ended leases says so, unless a reclaim for another group must deal with them first.
-func TestAReclaimSaysThatMoreLeasesAreOver(t *testing.T) {
-	everywhere(t, func(b *rig) {
+func TestReclaimReportsMoreEndedLeases(t *testing.T) {
+	everywhere(t, func(b *testQueue) {
 		b.groups("g", "other")
-		b.watch(10)
+		b.reclaimAll(10)
 		for range 25 {
 			b.do("ZADD", b.k.Leases, "5", "1000"+Separator+fmt.Sprintf("1-%d", b.count("ZCARD", b.k.Leases))+Separator+"g")
 		}
@@ -219,7 +221,7 @@ func TestAReclaimSaysThatMoreLeasesAreOver(t *testing.T) {
 		redistest.Want(b, "of 25", reclaim(), true)
 		redistest.Want(b, "of 15", reclaim(), true)
 		redistest.Want(b, "of 5", reclaim(), false)
-		b.lend(time.Second, numbered(10)...)
+		b.receiveWithLease(time.Second, numbered(10)...)
 		if _, err := Receive(b.ctx, b.c, b.k, "other", "c1", time.Second, time.Minute, 10); err != nil {
 			b.Fatal(err)
 		}
@@ -234,12 +236,12 @@ func TestAReclaimSaysThatMoreLeasesAreOver(t *testing.T) {
 	})
 }
 
-// A queue that holds nothing but leases of settled entries is tidied up once more: they stayed until somebody used the
-// queue.
-func TestASurveySeesLeasesOfWhatIsSettled(t *testing.T) {
-	everywhere(t, func(b *rig) {
+// A survey reports a queue that holds nothing but leases of settled entries as untidy, so that a bridge removes them.
+// Before, they stayed until somebody used the queue.
+func TestSurveySeesLeasesOfSettledEntries(t *testing.T) {
+	everywhere(t, func(b *testQueue) {
 		b.groups("g")
-		b.ack("g", Held{Entry: b.lend(time.Second, "order-42")[0].EntryID})
+		b.ack("g", Held{Entry: b.receiveWithLease(time.Second, "order-42")[0].EntryID})
 		untidy := func() bool {
 			looks, err := Survey(b.ctx, b.c, []Keys{b.k}, true)
 			if err != nil || looks[0].Err != nil || looks[0].SideErr != nil {
@@ -256,22 +258,22 @@ func TestASurveySeesLeasesOfWhatIsSettled(t *testing.T) {
 }
 
 // Leases that ended together are all taken back, whatever the limit of a call, and so is one whose entry was deleted.
-// Those of a group that is gone are removed.
+// Leases of a group that is gone are removed.
 func TestManyLeasesEndTogether(t *testing.T) {
-	everywhere(t, func(b *rig) {
+	everywhere(t, func(b *testQueue) {
 		b.groups("g", "gone")
 		var ids []string
 		for i := range 25 {
 			ids = append(ids, fmt.Sprint("m", i))
 		}
-		for _, e := range b.lend(time.Second, ids...) {
+		for _, e := range b.receiveWithLease(time.Second, ids...) {
 			b.do("ZADD", b.k.Leases, "5", "1000"+Separator+e.EntryID+Separator+"gone")
 		}
 		b.do("ZADD", b.k.Leases, "1", "no lease", "2", "x"+Separator+"1-1"+Separator+"g")
 		b.do("XGROUP", "DESTROY", b.k.Stream, "gone")
-		b.watch(10)
-		b.pass(2 * time.Second)
-		redistest.Want(b, "taken", b.watch(10), 25)
+		b.reclaimAll(10)
+		b.passTime(2 * time.Second)
+		redistest.Want(b, "taken", b.reclaimAll(10), 25)
 		redistest.Want(b, "leases", b.count("ZCARD", b.k.Leases), 0)
 		redistest.Want(b, "pending", b.pending("g"), 0)
 	})

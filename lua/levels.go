@@ -10,14 +10,14 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// ErrOldBridge: a live bridge does not serve the feature that was to be written. Nothing was written.
+// ErrOldBridge: a live bridge does not serve the feature that the call needs. Nothing was written.
 var ErrOldBridge = errors.New("a bridge is alive that does not serve this")
 
 // OldBridgeError names the live bridge that does not serve the feature.
 type OldBridgeError struct {
 	Bridge Identity
-	What   string // what was to be written
-	Needs  int    // the level that bridges need for it
+	What   string // the feature, in the plural: "messages with a key"
+	Needs  int    // the level that bridges need for the feature
 }
 
 func (e *OldBridgeError) Error() string {
@@ -31,9 +31,9 @@ func (e *OldBridgeError) Error() string {
 func (e *OldBridgeError) Is(target error) bool { return target == ErrOldBridge }
 
 const (
-	levelsFor     = 5 * time.Second // how long the last read of the live bridges is used
-	levelsTimeout = time.Second     // bounds a read
-	bridgeFresh   = 5 * time.Second // how far the last heartbeat of a living bridge may be from the server's clock
+	levelsMaxAge  = 5 * time.Second // how long the last read of the live bridges is used
+	levelsTimeout = time.Second     // of a read
+	bridgeMaxAge  = 5 * time.Second // how far the last heartbeat of a live bridge may be from the server's clock
 )
 
 // Levels knows the live bridges, as of at most 5 s ago, and refuses a feature that one of them does not serve. It is
@@ -45,9 +45,9 @@ type Levels struct {
 	mu      sync.Mutex
 	read    time.Time     // when the last answer came
 	lowest  *Identity     // the live bridge with the lowest level; nil = none is alive, or none is known
-	denied  error         // of the last look, if its user may not read the bridges
-	failed  time.Time     // when the last look got no answer; zero = it got one
-	looking chan struct{} // is closed when the running look ends; nil = none is running
+	denied  error         // the error of the last look, if the user may not read the bridges
+	failed  time.Time     // when the last look failed; zero = it did not fail
+	looking chan struct{} // closed when the running look ends; nil = no look is running
 }
 
 // NewLevels returns a Levels. Redis is not touched.
@@ -55,10 +55,10 @@ func NewLevels(c rueidis.Client, prefix string) *Levels {
 	return &Levels{client: c, bridges: NewGlobals(prefix).Bridges}
 }
 
-// Allow returns a *OldBridgeError if a live bridge does not serve `what`, which needs a level. It refuses nothing if no
-// bridge is alive. If the server does not answer, it decides by the bridges that were known before. One round trip
-// every 5 s; all callers wait for it together, for 1 s at most. For 5 s after a look without an answer, there is one
-// look a second until an answer comes, and nobody waits for those.
+// Allow returns a *OldBridgeError if the level of a live bridge is below the given level, which the feature `what`
+// needs. It refuses nothing if no bridge is alive. If the server does not answer, it decides by the bridges that the
+// last answer named. It takes one round trip every 5 s, for which all callers wait together, for 1 s at most. After a
+// look without an answer it looks once a second, and for 5 s callers do not wait for these looks.
 func (l *Levels) Allow(ctx context.Context, level int, what string) error {
 	if l == nil {
 		return nil
@@ -85,17 +85,17 @@ func (l *Levels) Allow(ctx context.Context, level int, what string) error {
 func (l *Levels) look(ctx context.Context) <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.read.IsZero() && time.Since(l.read) <= levelsFor {
+	if !l.read.IsZero() && time.Since(l.read) <= levelsMaxAge {
 		return nil
 	}
-	failing := !l.failed.IsZero() && time.Since(l.failed) <= levelsFor // an old failure is no reason not to wait
+	failing := !l.failed.IsZero() && time.Since(l.failed) <= levelsMaxAge // after an older failure, callers wait again
 	if l.looking == nil && (!failing || time.Since(l.failed) > levelsTimeout) {
 		ended := make(chan struct{})
 		l.looking = ended
 		ctx := context.WithoutCancel(ctx) // all callers that wait share the look
 		go func() {
 			defer close(ended)
-			l.note(l.lowestOf(ctx))
+			l.note(l.readLowest(ctx))
 		}()
 	}
 	if failing {
@@ -119,7 +119,8 @@ func (l *Levels) note(lowest *Identity, err error) {
 	}
 }
 
-func (l *Levels) lowestOf(ctx context.Context) (lowest *Identity, err error) {
+// readLowest reads the live bridges, and returns the one with the lowest level; nil if none is alive.
+func (l *Levels) readLowest(ctx context.Context) (lowest *Identity, err error) {
 	ctx, cancel := context.WithTimeout(ctx, levelsTimeout)
 	defer cancel()
 	c := l.client
@@ -139,7 +140,7 @@ func (l *Levels) lowestOf(ctx context.Context) (lowest *Identity, err error) {
 	now := time.UnixMilli(clock[0]*1000 + clock[1]/1000)
 	for _, beat := range beats {
 		i, ours := ParseIdentity(beat.Member)
-		if !ours || now.Sub(time.UnixMilli(int64(min(beat.Score, 1e15)))).Abs() > bridgeFresh {
+		if !ours || now.Sub(time.UnixMilli(int64(min(beat.Score, 1e15)))).Abs() > bridgeMaxAge {
 			continue
 		}
 		if lowest == nil || i.Level < lowest.Level {

@@ -12,9 +12,9 @@ import (
 
 // A feature that an older bridge does not serve is refused while that bridge is alive; the bridge with the lowest level
 // decides. A member that is no bridge, or a dead one, refuses nothing.
-func TestLevelsRefuseWhatALivingBridgeDoesNotServe(t *testing.T) {
+func TestLevelsRefuseWhatALiveBridgeDoesNotServe(t *testing.T) {
 	eachAtOnce(t, func(t *testing.T, s *redistest.Server) {
-		b := newRig(t, s)
+		b := newTestQueue(t, s)
 		prefix := s.Prefix(t)
 		bridges := NewGlobals(prefix).Bridges
 		const old = "01M7ZMPW4AFDJS68SPX5258FR1 web-1 7 v1.2.3"
@@ -61,18 +61,18 @@ func TestLevelsRefuseWhatALivingBridgeDoesNotServe(t *testing.T) {
 		if err := kept.Allow(t.Context(), LevelKeys, "x"); !errors.Is(err, ErrOldBridge) {
 			t.Errorf("it asked again within 5 s: %v", err)
 		}
-		kept.read = kept.read.Add(-levelsFor - time.Second)
+		kept.read = kept.read.Add(-levelsMaxAge - time.Second)
 		if err := kept.Allow(t.Context(), LevelKeys, "x"); err != nil {
 			t.Errorf("after 5 s: %v", err)
 		}
 	})
 }
 
-// A look without an answer was remembered for ever: hours later, the next message with a key did not wait for a new
-// look, and went to a bridge that does not serve it.
-func TestALookThatFailedLongAgoSaysNothingOfNow(t *testing.T) {
+// Before, a failed read of the levels was remembered for ever: hours later, the next message with a key did not wait
+// for a new read, and went to a bridge that does not serve it.
+func TestOldFailureToReadLevelsIsForgotten(t *testing.T) {
 	t.Parallel()
-	b := newRig(t, redistest.Shared(t))
+	b := newTestQueue(t, redistest.Shared(t))
 	prefix := redistest.Shared(t).Prefix(t)
 	l := NewLevels(b.c, prefix)
 	b.do("SET", NewGlobals(prefix).Bridges, "no sorted set")
@@ -84,7 +84,7 @@ func TestALookThatFailedLongAgoSaysNothingOfNow(t *testing.T) {
 	}
 	b.do("DEL", NewGlobals(prefix).Bridges)
 	b.do("ZADD", NewGlobals(prefix).Bridges, strconv.FormatInt(b.now(), 10), "01M7ZMPW4AFDJS68SPX5258FR1 web-1 7 v1.2.3")
-	l.failed = l.failed.Add(-levelsFor - time.Second)
+	l.failed = l.failed.Add(-levelsMaxAge - time.Second)
 	if err := l.Allow(t.Context(), LevelKeys, "x"); !errors.Is(err, ErrOldBridge) {
 		t.Errorf("beside an older bridge: %v", err)
 	}

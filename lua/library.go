@@ -15,7 +15,7 @@ import (
 
 // Errors of the calls about the functions library, besides those of every call.
 var (
-	// ErrNoFunctions: the server has no functions at all: it is older than Redis 7.0, or the in-process one of dev.
+	// ErrNoFunctions: the server does not know functions. It is older than Redis 7.0, or the in-process server of dev.
 	ErrNoFunctions = errors.New("the server has no functions")
 	// ErrForeignFunctions: the server has a library of this name that is not duestream's. Nothing was changed.
 	ErrForeignFunctions = errors.New("there is a library called " + FunctionsName + " that is not duestream's")
@@ -29,10 +29,10 @@ type LibraryState string
 // States of a library.
 const (
 	LibraryAbsent  LibraryState = "absent"
-	LibraryCurrent LibraryState = "current" // it does the same, whatever its release is called
+	LibraryCurrent LibraryState = "current" // its code is ours, whatever the name of its release is
 	LibraryOlder   LibraryState = "older"
 	LibraryNewer   LibraryState = "newer"
-	LibraryOther   LibraryState = "other" // ours, but of a release that cannot be compared
+	LibraryOther   LibraryState = "other" // a library of duestream, but its release cannot be compared with ours
 	LibraryForeign LibraryState = "foreign"
 )
 
@@ -42,23 +42,23 @@ type Library struct {
 	Role    string `json:"role"`   // "master" or "replica"
 	Product string `json:"product"`
 	Version string `json:"version"`
-	// State, Release and Source are of what was found there.
+	// State, Release, Source and Level describe the library that was found on the server.
 	State   LibraryState `json:"state,omitempty"`
 	Release string       `json:"release,omitempty"`
 	Source  string       `json:"source,omitempty"`
-	Level   int          `json:"level,omitempty"` // protocol level; 1 = it tells none
-	Did     string       `json:"did,omitempty"`   // "loaded", "replaced", "deleted"; "" = nothing
-	Err     error        `json:"-"`               // why it could not be looked at or changed
+	Level   int          `json:"level,omitempty"` // protocol level; 1 = the library does not tell its level
+	Did     string       `json:"did,omitempty"`   // the change: "loaded", "replaced", "deleted"; "" = none
+	Err     error        `json:"-"`               // why the library could not be read or changed
 
-	node     rueidis.Client
-	receives bool // the library, from its master
+	node         rueidis.Client
+	isReplicated bool // the server is a replica of a cluster, and gets the library from its master
 }
 
 // libraryPatience bounds the time for one server.
 const libraryPatience = 5 * time.Second
 
-// Libraries looks at all servers: one, or every node of a cluster. Errors are in the rows of their servers. Three round
-// trips to each.
+// Libraries describes the library on each server: on the single one, or on every node of a cluster. An error is in the
+// row of its server. It takes three round trips to each server.
 func Libraries(ctx context.Context, c rueidis.Client, release string) []Library {
 	var rows []Library
 	for addr, node := range c.Nodes() {
@@ -84,7 +84,7 @@ func (l *Library) look(ctx context.Context, release string) error {
 	}
 	l.Role, l.Product, l.Version = text("role"), text("server"), text("version")
 	// A replica outside a cluster must answer that it takes no writes.
-	l.receives = l.Role == "replica" && text("mode") == "cluster"
+	l.isReplicated = l.Role == "replica" && text("mode") == "cluster"
 	list, err := l.node.Do(ctx, l.node.B().Arbitrary("FUNCTION", "LIST", "LIBRARYNAME", FunctionsName).Build()).ToArray()
 	if err != nil {
 		return l.wrap("FUNCTION LIST", err)
@@ -102,7 +102,7 @@ func (l *Library) look(ctx context.Context, release string) error {
 		l.State = ""
 		return err
 	}
-	// Otherwise the function of that name is not ours either.
+	// If the reply has another form, the function of that name is not ours, and the state stays foreign.
 	if version, err := reply.AsStrMap(); err == nil && version["source"] != "" {
 		l.Release, l.Source = version["release"], version["source"]
 		l.Level = max(1, atoi(version["level"]))
@@ -182,7 +182,7 @@ func LoadLibrary(ctx context.Context, c rueidis.Client, release string, force bo
 		err := l.change(ctx, did, append(words, text)...)
 		if err != nil && l.State == LibraryAbsent && !errors.Is(err, ErrDenied) && l.look(ctx, release) == nil &&
 			l.State == LibraryCurrent {
-			return nil // someone else loaded the same at the same time
+			return nil // another client loaded the same library at the same time
 		}
 		return err
 	})
@@ -207,7 +207,7 @@ func DeleteLibrary(ctx context.Context, c rueidis.Client, release string, force 
 // changeLibraries looks at all servers, and changes them if refuse accepts each of them.
 func changeLibraries(ctx context.Context, c rueidis.Client, release string, refuse func(*Library) error,
 	change func(context.Context, *Library) error) ([]Library, error) {
-	rows := slices.DeleteFunc(Libraries(ctx, c, release), func(l Library) bool { return l.receives })
+	rows := slices.DeleteFunc(Libraries(ctx, c, release), func(l Library) bool { return l.isReplicated })
 	if len(rows) == 0 {
 		return nil, fmt.Errorf("functions: %w: no node is known", ErrUnavailable)
 	}

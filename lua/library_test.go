@@ -15,6 +15,7 @@ func libraryOf(release, source string) string {
 	return libraryOfLevel(release, source, fmt.Sprintf(", 'level', '%d'", Level))
 }
 
+// libraryOfLevel is libraryOf with the text that tells the level; "" = the library tells none.
 func libraryOfLevel(release, source, level string) string {
 	return fmt.Sprintf("#!lua name=duestream\nredis.register_function{function_name='duestream_version', flags={'no-writes'}, "+
 		"callback=function() return {'protocol', '1', 'release', '%s', 'source', '%s'%s} end}\n", release, source, level)
@@ -22,8 +23,10 @@ func libraryOfLevel(release, source, level string) string {
 
 const foreignLibrary = "#!lua name=duestream\nredis.register_function('another', function() return 1 end)\n"
 
+// For each library that a server may have, the table says what load and delete do, without force and with it. The calls
+// are made by release v1.2.3.
 func TestLibraryIsLoadedWhereItBelongs(t *testing.T) {
-	b := newRig(t, redistest.Own(t))
+	b := newTestQueue(t, redistest.Own(t))
 	for _, c := range []struct {
 		name, there      string
 		state            LibraryState
@@ -99,7 +102,7 @@ func TestLibraryIsLoadedWhereItBelongs(t *testing.T) {
 
 // Programs may load the library when they start, many at once.
 func TestLibraryIsLoadedByManyAtOnce(t *testing.T) {
-	b := newRig(t, redistest.Own(t))
+	b := newTestQueue(t, redistest.Own(t))
 	var all sync.WaitGroup
 	for range 20 {
 		own := b.again()
@@ -116,7 +119,7 @@ func TestLibraryIsLoadedByManyAtOnce(t *testing.T) {
 // Errors are classified, and name the server.
 func TestLibraryErrors(t *testing.T) {
 	own := redistest.Own(t)
-	b := newRig(t, own)
+	b := newTestQueue(t, own)
 	fails := func(what string, kind, other error, f func() ([]Library, error)) {
 		t.Helper()
 		rows, err := f()

@@ -22,8 +22,10 @@ const (
 	MaxHeaderBytes      = 32 << 10 // names and values together
 	MaxErrorBytes       = 1 << 10
 	MaxAttemptsLimit    = 1_000_000
+	MaxRecurrenceBytes  = 200 // of a name: an ID is the name and at most 18 bytes more
 	MaxDelay            = 10 * 365 * 24 * time.Hour
 	MaxBatch            = 100_000
+	MaxSearchTextBytes  = 256 // of a part of payloads that is searched; a longer one makes a call slower
 )
 
 // ErrInvalid is in the chain of every *InvalidError.
@@ -92,6 +94,10 @@ func CheckConsumer(name string) error { return checkText("consumer", name, MaxGr
 
 // CheckActor refuses names of actors that are empty, longer than 256 bytes, not UTF-8, or hold control characters.
 func CheckActor(name string) error { return checkText("name", name, MaxGroupBytes) }
+
+// CheckRecurrence refuses names of recurrences that are empty, longer than 200 bytes, not UTF-8, or hold control
+// characters.
+func CheckRecurrence(name string) error { return checkText("name", name, MaxRecurrenceBytes) }
 
 func checkText(field, value string, most int) error {
 	switch {

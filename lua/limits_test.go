@@ -91,6 +91,7 @@ func TestLimits(t *testing.T) {
 	}
 }
 
+// An error shows at most 64 bytes of an invalid value, quoted, so that no value can fill or forge a log.
 func TestInvalidCutsTheValue(t *testing.T) {
 	for value, text := range map[string]string{
 		"short":                          `id "short": rule 7`,
@@ -103,6 +104,7 @@ func TestInvalidCutsTheValue(t *testing.T) {
 	}
 }
 
+// CutText returns at most 1,024 bytes, and valid UTF-8: it does not cut a character in two.
 func TestCutText(t *testing.T) {
 	for in, out := range map[string]string{
 		"": "", "plain": "plain", "a\xffb": "a?b", "\xff\xfe\xfd": "?",
@@ -116,6 +118,7 @@ func TestCutText(t *testing.T) {
 	}
 }
 
+// A due time is sent in whole ms. It is rounded up, so that no message is early.
 func TestWhenIsRoundedUp(t *testing.T) {
 	base := time.UnixMilli(1_795_216_995_123)
 	for got, text := range map[When]When{
@@ -146,6 +149,8 @@ func TestAttemptsAsArguments(t *testing.T) {
 	}
 }
 
+// The names of the keys are fixed, because clients in other languages use them. Keys of partitions, and keys that only
+// look like a schedule, are not the schedule of a queue.
 func TestKeyNames(t *testing.T) {
 	k, g := NewKeys("duestream", "emails"), NewGlobals("duestream")
 	wantList(t, "keys", keysOf(k), "duestream:{emails}:due", "duestream:{emails}:payload", "duestream:{emails}:meta",

@@ -12,14 +12,14 @@ import (
 // Bodies without a member are found by a scan, and confirmed by name. A field with a member, or a missing one, is no
 // orphan.
 func TestFindOrphans(t *testing.T) {
-	everywhere(t, func(b *rig) {
+	everywhere(t, func(b *testQueue) {
 		b.do("HSET", b.k.Payload, "m", "p", "a", "p", "b", "")
 		b.do("ZADD", b.k.Due, "5", "m", "6", "n")
 		for _, c := range []struct {
 			cursor string
 			limit  int
 			fields []string
-			want   string
+			want   string // orphans, number of fields scanned, next cursor
 		}{
 			{"0", 100, nil, "[a b] 3 0"}, {"0", 0, []string{"b", "m", "n", "none", "a"}, "[a b] 0 0"}, {"0", 0, nil, "[] 0 0"},
 		} {
@@ -46,10 +46,42 @@ func TestFindOrphans(t *testing.T) {
 	})
 }
 
+// A search finds the entries of a message by their field id. Without that field, the entry ID counts as the message ID.
+// A step ends at its limit, or behind the entry that reaches 1 MiB.
+func TestFindEntries(t *testing.T) {
+	everywhere(t, func(b *testQueue) {
+		// step returns the entries found, the next cursor, the number of entries looked at, and whether there are more.
+		step := func(id, cursor string, limit int) string {
+			next, found, err := FindEntries(b.ctx, b.c, b.k.Stream, id, EntrySearch{Cursor: cursor, Limit: limit})
+			if err != nil {
+				b.Fatal(err)
+			}
+			return fmt.Sprint(found, " ", next.Cursor, " ", next.Looked, " ", next.More)
+		}
+		redistest.Want(b, "no stream", step("m", "", 10), "[] 0-0 0 false")
+		b.do("XADD", b.k.Stream, "1-1", "id", "m", "payload", "p")
+		b.do("XADD", b.k.Stream, "2-1", "id", "other", "payload", "m", "m", "m")
+		b.do("XADD", b.k.Stream, "3-1", "colour", "green")
+		b.do("XADD", b.k.Stream, "4-1", "payload", "p", "id", "m")
+		redistest.Want(b, "all", step("m", "", 10), "[1-1 4-1] 4-1 4 false")
+		redistest.Want(b, "one of another program", step("3-1", "", 10), "[3-1] 4-1 4 false")
+		redistest.Want(b, "a first step", step("m", "", 3), "[1-1] 3-1 3 true")
+		redistest.Want(b, "the next step", step("m", "3-1", 3), "[4-1] 4-1 1 false")
+		redistest.Want(b, "nothing new", step("m", "4-1", 3), "[] 4-1 0 false")
+		for _, id := range []string{"5-1", "6-1", "7-1"} {
+			b.do("XADD", b.k.Stream, id, "id", "large", "payload", strings.Repeat("x", 600_000))
+		}
+		redistest.Want(b, "large ones", step("large", "4-1", 10), "[5-1 6-1] 6-1 2 true")
+		if _, _, err := FindEntries(b.ctx, b.c, b.k.Stream, "m", EntrySearch{Cursor: "x", Limit: 1}); err == nil {
+			b.Error("a cursor that is no entry ID is accepted")
+		}
+	})
+}
+
 // An entry is lost if it is pending in the group and missing from the stream: not if it exists, if another group holds
 // it, or if nobody does. Large entries are looked at in several calls.
 func TestLostEntries(t *testing.T) {
-	everywhere(t, func(b *rig) {
+	everywhere(t, func(b *testQueue) {
 		b.groups("g", "h")
 		var ids []string
 		for i := range 5 {

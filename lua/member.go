@@ -19,23 +19,24 @@ type MemberKind int
 // Neither a message ID nor an entry ID contains a separator. So the first and the last one separate the three parts,
 // whatever the group's name is.
 const (
-	MemberFirst MemberKind = iota // a first-time message: its ID
-	// of a failed delivery; also one that an older program redrove or imported, or another program made up
+	MemberFirst MemberKind = iota // a first-time message; the member is its ID
+	// MemberRetry is the retry of a failed delivery. A member that an older release redrove or imported, or that
+	// another program made up, has this kind, too.
 	MemberRetry
-	MemberRedriven // of a dead letter
-	MemberImported // of an entry that was ready or pending when it was exported
+	MemberRedriven // a redriven dead letter
+	MemberImported // an entry that was ready or pending when it was exported
 )
 
-// OfOverlap replaces the entry ID in the name of a retry, or of an imported entry, of a message with FieldOverlap: so
-// the name follows from the message, and FindUnfinished can look it up.
+// OfOverlap stands for the entry ID in the member of a retry, or of an imported entry, if the message has FieldOverlap.
+// So the member follows from the message, and FindUnfinished can look it up.
 const OfOverlap = "0-0"
 
 // Member is a parsed member of the schedule.
 type Member struct {
 	Kind  MemberKind
 	ID    string
-	Group string // the group that it is for; "" = all
-	Of    string // retry, imported: ID of the stream entry; redriven: of the dead letter
+	Group string // the group that the message is for; "" = all
+	Of    string // entry ID: of the stream entry for a retry or an imported entry, of the dead letter for a redriven one
 }
 
 var memberMarks = map[MemberKind]string{MemberRetry: "", MemberRedriven: "dead:", MemberImported: "ready:"}

@@ -11,10 +11,10 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// A dead letter may have the same ID as an entry, because both are times. Redriven, it got the name of that entry's
-// retry, and one overwrote payload, headers and due time of the other.
+// A dead letter may have the same ID as an entry, because both IDs are times. Before, a redriven letter got the name of
+// that entry's retry in the schedule, and one overwrote payload, headers and due time of the other.
 func TestMembersOfRetriesAndRedrivenLettersCannotMeet(t *testing.T) {
-	everywhere(t, func(b *rig) {
+	everywhere(t, func(b *testQueue) {
 		for _, first := range []string{"retry", "redrive"} {
 			b := b.queue(first)
 			b.groups("g")
@@ -37,29 +37,6 @@ func TestMembersOfRetriesAndRedrivenLettersCannotMeet(t *testing.T) {
 			}
 			redistest.Want(b, "delivered, and their attempts", fmt.Sprint(got), "map[of the entry:2 of the letter:1]")
 		}
-	})
-}
-
-// The same letter again, because it was restored from an export: the member that is still scheduled keeps its payload.
-func TestALetterThatIsRedrivenTwiceIsScheduledTwice(t *testing.T) {
-	everywhere(t, func(b *rig) {
-		letter, edited := b.bury("g", "m", ""), []byte("edited")
-		for _, payload := range []*[]byte{&edited, nil} {
-			wantList(b, "redriven", b.redrive(Redrive{Letter: letter.EntryID, When: After(0), Payload: payload}),
-				RedriveScheduled)
-			b.do("DEL", b.k.Dead)
-			b.do("XADD", b.k.Dead, letter.EntryID, "id", "m", "payload", "payload of m", "group", "g")
-		}
-		for _, member := range b.texts("ZRANGE", b.k.Due, "0", "-1") {
-			m := ParseMember(member)
-			redistest.Want(b, "kind, ID, group", fmt.Sprint(m.Kind, m.ID, m.Group), fmt.Sprint(MemberRedriven, "m", "g"))
-		}
-		b.drain(10)
-		var got []string
-		for _, e := range b.read("g", "c", 10) {
-			got = append(got, string(e.Payload))
-		}
-		wantList(b, "delivered", got, "edited", "payload of m")
 	})
 }
 

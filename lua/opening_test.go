@@ -6,10 +6,10 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// The write that lets a script pass on a full server must remove nothing, whatever names are used. It once named the
-// field 0x1F, and a member of that name lost its payload.
-func TestNoScriptRemovesAMemberThatItWasNotTold(t *testing.T) {
-	everywhere(t, func(b *rig) {
+// A script begins with a write that a full server accepts and that is meant to change nothing. It must remove nothing,
+// whatever names are used. Before, that write deleted the field 0x1F, and a member of that name lost its payload.
+func TestOpeningAFullServerRemovesNothing(t *testing.T) {
+	everywhere(t, func(b *testQueue) {
 		b.groups("g")
 		kept := func(after string) {
 			b.Helper()

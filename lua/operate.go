@@ -12,18 +12,23 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Drained is the result of one drain. Wait is the time until the next due message: zero = more is due now, negative =
-// nothing is scheduled, or the queue is held. Refusal is the server's error if the stream refused an entry. DeadRefusal
-// is its error if the dead-letter stream refused one: that message waits another minute, and the drain goes on. Late is
-// by how much the oldest due message was late, without the delay by the rate, in whole milliseconds; zero for due times
-// before 2001, which some use for now. Held is the limit that holds due messages back, HeldByRate or HeldByReadyLimit;
-// Wait is then the time until the next may pass.
+// Drained is the result of one drain.
 type Drained struct {
-	Moved, Dead int
-	Wait, Late  time.Duration
-	Refusal     string
+	Moved, Dead int // how many messages became ready, and how many became dead letters
+
+	// Wait is the time until the next message is due, or may pass the limit in Held. Zero: more messages are due now.
+	// Negative: nothing is scheduled, or the queue is held.
+	Wait time.Duration
+	// Late is by how much the oldest due message was late, in whole milliseconds, without the delay by the rate. It is
+	// zero for due times before 2001, with which some programs mean now.
+	Late time.Duration
+
+	Refusal string // the server's error if the stream refused an entry; "" = it refused none
+	// DeadRefusal is the server's error if the dead-letter stream refused a letter. That message waits another minute,
+	// and the drain goes on with the others.
 	DeadRefusal string
-	Held        string
+
+	Held string // the limit that holds due messages back: HeldByRate or HeldByReadyLimit; "" = none
 }
 
 // Limits of a policy that hold due messages back.
@@ -53,32 +58,32 @@ func Drain(ctx context.Context, c rueidis.Client, k Keys, limit, maxBytes int) (
 	if err != nil {
 		return Drained{}, drainScript.unexpected(err)
 	}
-	return Drained{int(n[0]), int(n[1]), duration(n[2], time.Microsecond), duration(n[3], time.Millisecond), texts[0], texts[1],
-		texts[2]}, nil
+	return Drained{
+		Moved: int(n[0]), Dead: int(n[1]), Wait: duration(n[2], time.Microsecond), Late: duration(n[3], time.Millisecond),
+		Refusal: texts[0], DeadRefusal: texts[1], Held: texts[2],
+	}, nil
 }
 
-// duration returns n units, or the longest duration: 292 years. Other programs may schedule messages for later.
+// duration returns n units, at most the longest duration, which is 292 years. Other programs may schedule messages for
+// later times.
 func duration(n int64, unit time.Duration) time.Duration {
 	return time.Duration(min(n, int64(math.MaxInt64/unit))) * unit
 }
 
-// Trimmed is the result of one trim. Cursor is "" when the sweep has come to the end. Groups is the number of groups of
-// the stream; without any, nothing is freed. Windows is the number of ended dedup windows that were removed. Turns:
-// some message has a key, so PassTurns has work to do. Leases is the number of leases that were removed because no
-// consumer holds their entries any more.
+// Trimmed is the result of one trim.
 type Trimmed struct {
-	Freed   int
-	Cursor  string
-	Groups  int
-	Windows int
-	Turns   bool
-	Leases  int
+	Freed   int    // how many entries were freed
+	Cursor  string // where the next sweep begins; "" = the sweep has come to the end
+	Groups  int    // how many groups the stream has; if it has none, nothing is freed
+	Windows int    // how many ended dedup windows were removed
+	Turns   bool   // whether a message has an ordering key, so that PassTurns has work to do
+	Leases  int    // how many leases were removed, because no consumer holds their entries any more
 }
 
 var trimScript = load("trim", []string{"stream", "seen", "turns", "leases"}, []string{"cursor", "limit", "max_bytes"}, nil)
 
-// Trim frees entries that every group has acknowledged. It frees them at the head of the stream. If there are none, it
-// sweeps from cursor on, after entries that stay pending. With maxBytes zero there is no sweep.
+// Trim frees entries that every group has acknowledged. It frees those at the beginning of the stream. If there are
+// none, it sweeps from cursor on, behind entries that stay pending. If maxBytes is zero, it does not sweep.
 func Trim(ctx context.Context, c rueidis.Client, k Keys, cursor string, limit, maxBytes int) (Trimmed, error) {
 	if cursor == "" {
 		cursor = "0-0"
@@ -106,9 +111,9 @@ func Trim(ctx context.Context, c rueidis.Client, k Keys, cursor string, limit, m
 
 var heartbeatScript = load("heartbeat", []string{"bridges"}, []string{"bridge", "timeout"}, nil)
 
-// Heartbeat records that a bridge is alive. It returns the server's time and all live bridges, itself among them, but
-// at most 5,000. These are enough: by rendezvous hashing, the owner of a queue among all bridges is its owner in any
-// subset that contains it. The other bridges at worst serve the queue, too.
+// Heartbeat records that a bridge is alive. It returns the server's time and the live bridges with this one among them,
+// at most about 5,000. These are enough: by rendezvous hashing, the owner of a queue among all bridges is also its
+// owner in any subset that contains it. At worst, other bridges serve the queue, too.
 func Heartbeat(ctx context.Context, c rueidis.Client, g Globals, bridge string,
 	timeout time.Duration) (now time.Time, live []string, err error) {
 	reply, err := heartbeatScript.list(ctx, c, []string{g.Bridges},
@@ -151,9 +156,16 @@ func Configure(ctx context.Context, c rueidis.Client, settings, wake string, val
 	return err
 }
 
+// EndHold removes the field held from the policy of a partition. It wakes no bridge, because the partition may not
+// exist any more.
+func EndHold(ctx context.Context, c rueidis.Client, k Keys) error {
+	_, err := configureScript.integer(ctx, c, []string{k.Policy}, []string{"held", ""})
+	return err
+}
+
 var signalScript = load("signal", []string{"wake"}, []string{"field"}, nil)
 
-// signal adds a wake token. Without it messages may be late; none is lost.
+// signal adds a wake token. If it fails, messages may be late, but none is lost.
 func signal(ctx context.Context, c rueidis.Client, wake, field string) error {
 	_, err := signalScript.integer(ctx, c, []string{wake}, []string{field})
 	return err
@@ -163,13 +175,13 @@ func signal(ctx context.Context, c rueidis.Client, wake, field string) error {
 type Redrive struct {
 	Letter  string // ID in the stream of dead letters
 	When    When
-	Payload *[]byte // nil = its own
-	Fields  string  // "" = keep; else from EncodeMeta: replaces headers, max_attempts and expires_ms
-	To      string  // the group that gets it; "" = the one in which it failed
+	Payload *[]byte // the new payload; nil = keep the letter's payload
+	Fields  string  // from EncodeMeta: replaces headers, max_attempts and expires_ms; "" = keep them
+	To      string  // the group that gets the message; "" = the group in which it failed
 
-	// Moved is the whole content of a letter in another partition; nil = the letter is in this one. It is scheduled
-	// here, under a name that makes a repeated call harmless while it is scheduled. Afterwards the caller deletes the
-	// letter there. Payload is ignored: put another payload into Moved.
+	// Moved has all fields of a letter in another partition; nil = the letter is in this partition. The message is
+	// scheduled in this partition, under a name that makes a repeated call harmless while the message is scheduled. The
+	// caller then deletes the letter in the other partition. Payload is ignored: put a new payload into Moved.
 	Moved []FieldValue
 }
 
@@ -178,11 +190,11 @@ type Redriven int
 
 // Outcomes of RedriveDead.
 const (
-	RedriveGroupGone  Redriven = -4 // the stream does not have the group: give another one
-	RedriveUnreadable Redriven = -3 // its fields besides the payload cannot be read, or are too large: give Fields
+	RedriveGroupGone  Redriven = -4 // the stream does not have the group: give another group
+	RedriveUnreadable Redriven = -3 // the fields besides the payload cannot be read, or are too large: give Fields
 	RedriveMalformed  Redriven = -2 // Fields is not an object of strings
-	RedriveNoPayload  Redriven = -1 // its body was lost or unreadable: give a payload
-	RedriveGone       Redriven = 0  // redriven or purged by someone else
+	RedriveNoPayload  Redriven = -1 // the body was lost or unreadable: give Payload
+	RedriveGone       Redriven = 0  // another call has redriven or purged the letter
 	RedriveScheduled  Redriven = 1
 )
 
@@ -219,25 +231,25 @@ func RedriveDead(ctx context.Context, c rueidis.Client, k Keys, letters []Redriv
 	return out, nil
 }
 
-// Look is the state of one queue that a survey saw. Err is set if its schedule or its stream could not be read; the
-// other fields hold the rest. SideErr is set if only other keys could not be read: tokens, windows, settings,
-// recurrences.
+// Look is the state of one queue, as a survey found it. If the schedule or the stream could not be read, Err is set,
+// and the other fields hold all that could be read. If only other keys could not be read (tokens, windows, settings,
+// recurrences), SideErr is set.
 type Look struct {
-	Wait    time.Duration // until the head is due; negative = nothing is scheduled, or the queue is held
-	Overdue time.Duration // how late the head is
+	Wait    time.Duration // until the earliest message is due; negative = nothing is scheduled, or the queue is held
+	Overdue time.Duration // how late the earliest message is
 	Token   string        // ID of the wake token
 	Busy    bool          // the stream holds entries, or a group was seen to hold some
-	Turns   bool          // messages with a key are in flight, or wait for their turn
-	Untidy  bool          // bodies without a member, dedup windows, notes of reclaims, or leases are left
-	Orphans bool          // bodies without a member are left: there are more bodies than members
+	Turns   bool          // messages with an ordering key are in flight, or wait for their turn
+	Untidy  bool          // orphans, dedup windows, notes of reclaims, or leases are left
+	Orphans bool          // there are more payloads, or more metas, than members of the schedule
 	Bodies  int64         // fields of payload and meta
 	Recurs  bool          // there are recurrences, or plans of them
 	Err     error
 	SideErr error
 
-	// Standing describes entries and groups while no group holds an entry. As long as it stays the same, nobody has
-	// read or added an entry, and there is nothing to do. Empty: a group holds an entry, there are none, or nobody
-	// looked.
+	// Standing describes the entries and groups of the stream while no group holds an entry. As long as it stays the
+	// same, nobody has read or added an entry, so there is nothing to do. It is empty if a group holds an entry, if
+	// there are no entries, or if there were too many groups to look at.
 	Standing string
 }
 
@@ -252,8 +264,8 @@ var surveyScript = func() *script {
 // MaxSurvey is how many queues one survey looks at.
 const MaxSurvey = 250
 
-// Survey looks at up to MaxSurvey queues in one round trip. held: also look whether groups of a stream without entries
-// hold deleted ones. On a cluster the queues must share a slot, so give only one.
+// Survey looks at up to MaxSurvey queues in one round trip. held: if a stream has no entries, also look whether groups
+// hold deleted entries. On a cluster the queues must share a slot, so give only one.
 func Survey(ctx context.Context, c rueidis.Client, queues []Keys, held bool) ([]Look, error) {
 	arg := "0"
 	if held {
@@ -316,40 +328,37 @@ func parseLook(reply []rueidis.RedisMessage) (Look, error) {
 	}
 	switch {
 	case n[0] == -2:
-		look.Token, look.Wait, look.Err = "0-0", -time.Millisecond, surveyError(token)
+		look.Token, look.Wait, look.Err = "0-0", -time.Millisecond, returnedError("survey", token)
 	case !tokenID.MatchString(token):
-		look.Token, look.SideErr = "0-0", surveyError(token)
+		look.Token, look.SideErr = "0-0", returnedError("survey", token)
 	}
 	return look, nil
 }
 
-// Orphan is a hash field without a member of the schedule. Length is that of its value: a field with another length is
-// another one. Negative: not compared.
+// Orphan is a field of a hash (payload or meta) whose message is not in the schedule.
 type Orphan struct {
 	Field  string
-	Length int64
+	Length int64 // of the value, in bytes: a value of another length is a new one; negative = not compared
 }
 
-// Watched is an orphan that was found before. Ripe: it has been an orphan for long enough, and is deleted if it still
-// is one.
+// Watched is an orphan that was found before.
 type Watched struct {
 	Orphan
-	Ripe bool
+	Ripe bool // it has been an orphan for long enough, and is deleted if it still is an orphan
 }
 
-// Swept is the result of one look for orphans. Left has an element for each watched orphan: its length now; negative =
-// it is no longer the orphan that was found. Found are the orphans that the scan met.
+// Swept is the result of one SweepOrphans.
 type Swept struct {
 	Deleted int
-	Cursor  string // "0" = the scan is complete
-	Left    []int64
-	Found   []Orphan
+	Cursor  string   // "0" = the scan is complete
+	Left    []int64  // for each watched orphan, the length of its value; negative = it is no longer the same orphan
+	Found   []Orphan // the orphans that the scan found
 }
 
 var orphansScript = load("orphans", []string{"due", "fields"}, []string{"cursor", "limit"}, []string{"field", "length", "ripe"})
 
-// SweepOrphans checks watched fields of a hash (payload or meta), and deletes those that are ripe and still have no
-// member in the schedule. Then it scans about limit further fields, or 1 MiB.
+// SweepOrphans checks watched fields of a hash (payload or meta), and deletes those that are ripe and still orphans.
+// Then it scans about limit further fields, or 1 MiB.
 func SweepOrphans(ctx context.Context, c rueidis.Client, due, hash, cursor string, limit int, watched []Watched) (Swept, error) {
 	if cursor == "" {
 		cursor = "0"

@@ -11,8 +11,9 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
+// A bridge is live if its heartbeat is at most a timeout old, and at most a timeout ahead of the clock.
 func TestHeartbeatReturnsTheLiveBridges(t *testing.T) {
-	everywhere(t, func(b *rig) {
+	everywhere(t, func(b *testQueue) {
 		now := b.now()
 		// Long dead; stamped by a clock that was far ahead; alive; a little ahead.
 		b.do("ZADD", b.g.Bridges, ms(now-3001), "old", ms(now+60_000), "future", ms(now-500), "other", ms(now+500), "ahead")
@@ -32,13 +33,10 @@ func TestHeartbeatReturnsTheLiveBridges(t *testing.T) {
 	})
 }
 
-// No queue had an owner any more.
-//
-//  1. There are 1,000 heartbeats older than a bridge's own.
-//  2. Heartbeats were answered with the 1,000 oldest.
-//  3. So from the 1,001st on, no bridge found itself among the live ones.
+// A bridge must find itself among the live bridges, however many there are. Before, a heartbeat returned the 1,000
+// oldest members. Beside 1,000 older heartbeats, no bridge found itself among them, and no queue had an owner any more.
 func TestHeartbeatAlwaysReturnsTheCaller(t *testing.T) {
-	everywhere(t, func(b *rig) {
+	everywhere(t, func(b *testQueue) {
 		for _, others := range []int{999, 1000, 1500, 6000} {
 			later := ms(b.now() + 2000)
 			for n, args := 0, []string{"ZADD", b.g.Bridges}; n < others; n++ {
@@ -60,8 +58,9 @@ func TestHeartbeatAlwaysReturnsTheCaller(t *testing.T) {
 	})
 }
 
+// A registration adds queues that are missing, changes no other, and wakes the bridges only if it added a queue.
 func TestRegisterOnlyAdds(t *testing.T) {
-	everywhere(t, func(b *rig) {
+	everywhere(t, func(b *testQueue) {
 		b.do("HSET", b.g.Queues, "grown", "1,4")
 		for i, c := range []struct {
 			queues []string
@@ -83,27 +82,9 @@ func TestRegisterOnlyAdds(t *testing.T) {
 	})
 }
 
-func TestEnsureGroupStartsAtTheBeginning(t *testing.T) {
-	everywhere(t, func(b *rig) {
-		b.many(2, 1)
-		for i, created := range []bool{true, false, false} {
-			got, err := EnsureGroup(b.ctx, b.c, b.k, "g")
-			if err != nil {
-				b.Fatal(err)
-			}
-			redistest.Want(b, fmt.Sprint("created ", i), got, created)
-		}
-		redistest.Want(b, "given", len(b.read("g", "c", 10)), 2)
-		empty := b.queue("empty")
-		if created, err := EnsureGroup(b.ctx, b.c, empty.k, "grüppe 1"); err != nil || !created {
-			b.Fatal(created, err)
-		}
-		redistest.Want(b, "stream was made", empty.count("EXISTS", empty.k.Stream), 1)
-	})
-}
-
+// A push target is written only if it is still as the caller has read it, and if the queue has room for one more.
 func TestSetTargetOverwritesNoOther(t *testing.T) {
-	everywhere(t, func(b *rig) {
+	everywhere(t, func(b *testQueue) {
 		for i, c := range []struct {
 			group, before, target string
 			done                  bool
@@ -119,8 +100,10 @@ func TestSetTargetOverwritesNoOther(t *testing.T) {
 	})
 }
 
+// A partition that holds a message, a dead letter, a recurrence or a push target is not deleted; one that holds only
+// settings, groups and orphans is.
 func TestDeleteEmptyDeletesNothingThatSomebodyMade(t *testing.T) {
-	everywhere(t, func(b *rig) {
+	everywhere(t, func(b *testQueue) {
 		deletes := func(want bool, what string) {
 			b.Helper()
 			got, err := DeleteEmpty(b.ctx, b.c, b.k, false)
@@ -151,8 +134,9 @@ func TestDeleteEmptyDeletesNothingThatSomebodyMade(t *testing.T) {
 	})
 }
 
+// A group stays as long as the stream has entries, or the group holds an entry, even a deleted one.
 func TestDropGroupsDestroysNoGroupThatIsOwedAnything(t *testing.T) {
-	everywhere(t, func(b *rig) {
+	everywhere(t, func(b *testQueue) {
 		drop := func(want int) {
 			b.Helper()
 			n, err := DropGroups(b.ctx, b.c, b.k, []string{"a", "b", "nobody"})
@@ -171,29 +155,9 @@ func TestDropGroupsDestroysNoGroupThatIsOwedAnything(t *testing.T) {
 	})
 }
 
-func TestDropConsumersNeverDropsWhatTheyHold(t *testing.T) {
-	everywhere(t, func(b *rig) {
-		drop := func(group string, names ...string) int {
-			n, err := DropConsumers(b.ctx, b.c, b.k, group, names)
-			if err != nil {
-				b.Fatal(err)
-			}
-			return n
-		}
-		redistest.Want(b, "without a stream", drop("g", "c1"), 0)
-		es := b.deliver([]string{"g"}, "m1", "m2")
-		b.do("XCLAIM", b.k.Stream, "g", "holds", "0", es[1].EntryID)
-		b.ack("g", Held{Entry: es[0].EntryID})
-		redistest.Want(b, "dropped", drop("g", "holds", "c1"), 1)
-		redistest.Want(b, "in another group", drop("nobody", "holds"), 0)
-		redistest.Want(b, "pending", b.pending("g"), 1)
-		b.ack("g", Held{Entry: es[1].EntryID})
-		redistest.Want(b, "dropped when it holds nothing", drop("g", "holds"), 1)
-	})
-}
-
+// An empty value removes a setting. Each call wakes the bridges.
 func TestConfigureWritesAndRemoves(t *testing.T) {
-	everywhere(t, func(b *rig) {
+	everywhere(t, func(b *testQueue) {
 		set := func(pairs ...string) {
 			before := b.token()
 			if err := Configure(b.ctx, b.c, b.k.Policy, b.k.Wake, fields(pairs...)); err != nil {
@@ -209,10 +173,12 @@ func TestConfigureWritesAndRemoves(t *testing.T) {
 	})
 }
 
+// One survey tells the state of many queues. Each queue here is in another state, and the error of one must not hide
+// the others.
 func TestSurveySeesEachQueueAndItsErrors(t *testing.T) {
-	everywhere(t, func(b *rig) {
+	everywhere(t, func(b *testQueue) {
 		now := b.now()
-		queues := map[string]*rig{}
+		queues := map[string]*testQueue{}
 		var keys []Keys
 		names := []string{"empty", "scheduled", "overdue", "ready", "pending", "idle", "window", "orphan", "broken", "strange",
 			"held", "watched", "tokenless"}
@@ -223,7 +189,7 @@ func TestSurveySeesEachQueueAndItsErrors(t *testing.T) {
 		queues["scheduled"].enqueue(Item{ID: "m", When: After(time.Hour), Payload: []byte("p")})
 		queues["overdue"].do("ZADD", queues["overdue"].k.Due, ms(now-5000), "m")
 		queues["strange"].do("ZADD", queues["strange"].k.Due, "-inf", "m")
-		queues["ready"].many(1, 1)
+		queues["ready"].enqueueMany(1, 1)
 		queues["pending"].deliver([]string{"g"}, "m")
 		es := queues["idle"].deliver([]string{"g"}, "m")
 		queues["idle"].ack("g", Held{Entry: es[0].EntryID})
@@ -283,8 +249,8 @@ func TestSurveySeesEachQueueAndItsErrors(t *testing.T) {
 
 // The standing of entries that no group holds stays the same until somebody adds or reads an entry, or creates or
 // destroys a group.
-func TestSurveySaysWhatEntriesLookLikeThatNobodyHolds(t *testing.T) {
-	everywhere(t, func(b *rig) {
+func TestSurveyDescribesEntriesThatNobodyHolds(t *testing.T) {
+	everywhere(t, func(b *testQueue) {
 		seen := map[string]bool{}
 		look := func(held, fresh bool) {
 			b.Helper()
@@ -299,7 +265,7 @@ func TestSurveySaysWhatEntriesLookLikeThatNobodyHolds(t *testing.T) {
 				seen[looks[0].Standing], fresh = true, false
 			}
 		}
-		b.many(2, 1)
+		b.enqueueMany(2, 1)
 		look(false, true)
 		b.groups("g", "h")
 		look(false, true)
@@ -317,7 +283,7 @@ func TestSurveySaysWhatEntriesLookLikeThatNobodyHolds(t *testing.T) {
 // A group that holds only deleted entries is seen if groups are looked at, and costs nothing otherwise.
 func TestSurveySeesDeletedEntriesWhenAsked(t *testing.T) {
 	eachAtOnce(t, func(t *testing.T, s *redistest.Server) {
-		b := newRig(t, s)
+		b := newTestQueue(t, s)
 		for _, e := range b.deliver([]string{"g"}, "m") {
 			b.do("XDEL", b.k.Stream, e.EntryID)
 		}
@@ -331,8 +297,9 @@ func TestSurveySeesDeletedEntriesWhenAsked(t *testing.T) {
 	})
 }
 
+// A survey takes MaxSurvey queues, and its results are in the order of the queues.
 func TestSurveyLooksAtManyQueues(t *testing.T) {
-	everywhere(t, func(b *rig) {
+	everywhere(t, func(b *testQueue) {
 		keys := make([]Keys, MaxSurvey)
 		for i := range keys {
 			q := b.queue(fmt.Sprint("q", i))
@@ -352,8 +319,10 @@ func TestSurveyLooksAtManyQueues(t *testing.T) {
 	})
 }
 
+// A field without a member is deleted only if the caller has found it before, its value still has the same length, and
+// the caller calls it ripe: a producer may be about to add the member.
 func TestSweepOrphansNeedsTwoLooks(t *testing.T) {
-	everywhere(t, func(b *rig) {
+	everywhere(t, func(b *testQueue) {
 		b.do("HSET", b.k.Payload, "orphan", "p", "soon", "p", "kept", "p", "other", "p", "unripe", "pp", "gone", "p")
 		b.do("ZADD", b.k.Due, "5", "kept")
 		sweep := func(watched ...Watched) Swept {
@@ -383,8 +352,9 @@ func TestSweepOrphansNeedsTwoLooks(t *testing.T) {
 	})
 }
 
+// Sweeps that pass the cursor on find every orphan of a large hash, a limited number at a time.
 func TestSweepOrphansGoesOnFromItsCursor(t *testing.T) {
-	everywhere(t, func(b *rig) {
+	onServers(t, func(b *testQueue) {
 		words := []string{"HSET", b.k.Meta}
 		for i := range 3000 {
 			words = append(words, fmt.Sprint("f", i), "v")
@@ -396,14 +366,14 @@ func TestSweepOrphansGoesOnFromItsCursor(t *testing.T) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			if len(s.Found) > 1000 && !b.inProcess() {
+			if len(s.Found) > 1000 {
 				b.Fatalf("one look found %d", len(s.Found))
 			}
 			for _, f := range s.Found {
 				found[f.Field] = true
 			}
 			if cursor, calls = s.Cursor, calls+1; calls > 1000 {
-				b.Fatal("never comes round")
+				b.Fatal("the cursor never comes back to the beginning")
 			}
 		}
 		redistest.Want(b, "found", len(found), 3000)
@@ -413,7 +383,7 @@ func TestSweepOrphansGoesOnFromItsCursor(t *testing.T) {
 // The wake token needs a call of its own, because on a cluster the shared keys are in different slots. Without it
 // bridges are late, and nothing is lost.
 func TestRegisterAndConfigureDoNotNeedTheirWakeStream(t *testing.T) {
-	everywhere(t, func(b *rig) {
+	everywhere(t, func(b *testQueue) {
 		b.do("SET", b.g.Wake, "not a stream")
 		n, err := Register(b.ctx, b.c, b.g, []string{"a", "b"})
 		if err != nil || n != 2 {

@@ -14,8 +14,8 @@ import (
 // MaxPartitions is how many partitions a queue may have.
 const MaxPartitions = 256
 
-// PartitionName returns the name that stands in the keys of a partition: the queue's own for partition 0, else queue/i.
-// NewKeys takes it like a queue's name.
+// PartitionName returns the name in the keys of a partition: the queue's own name for partition 0, else queue/i. Give
+// it to NewKeys.
 func PartitionName(queue string, i int) string {
 	if i == 0 {
 		return queue
@@ -23,7 +23,7 @@ func PartitionName(queue string, i int) string {
 	return queue + "/" + strconv.Itoa(i)
 }
 
-// SplitPartition is the reverse of PartitionName; ok is false for names that it never returns.
+// SplitPartition is the reverse of PartitionName. ok is false for a name that PartitionName never returns.
 func SplitPartition(name string) (queue string, i int, ok bool) {
 	queue, number, found := strings.Cut(name, "/")
 	if found {
@@ -72,7 +72,7 @@ func WithoutCounts(counts, others Counts) Counts {
 	return slices.DeleteFunc(slices.Clone(counts), func(n int) bool { return slices.Contains(others, n) })
 }
 
-// Latest returns the count that is in force: the largest.
+// Latest returns the largest count, which is the one in force.
 func (c Counts) Latest() int {
 	if len(c) == 0 {
 		return 1
@@ -89,12 +89,12 @@ func (c Counts) Names(queue string) []string {
 	return names
 }
 
-// Of returns the partition of new messages with this ID. For a message with a key, give the key instead.
+// Of returns the partition of a new message with this ID. If the message has an ordering key, give the key instead.
 func (c Counts) Of(id string) int { return partitionOf(id, c.Latest()) }
 
-// Candidates returns every partition that a message with this ID may be in, the most likely ones first: the one by the
-// count in force, those by earlier counts, and then all others, because a message with a key is in the partition of its
-// key.
+// Candidates returns all partitions, those that most likely have a message with this ID first: the partition by the
+// count in force, then the partitions by earlier counts. The others follow, because a message with an ordering key is
+// in the partition of its key.
 func (c Counts) Candidates(id string) []int {
 	found := []int{c.Of(id)}
 	for _, n := range slices.Backward(c) {
@@ -111,8 +111,8 @@ func (c Counts) Candidates(id string) []int {
 	return found
 }
 
-// partitionOf is part of the protocol: the CRC-32 (IEEE) of the ID, or of the message's key if it has one, modulo the
-// count.
+// partitionOf returns the partition of an ID, or of the ordering key of a message that has one. It is part of the
+// protocol: the CRC-32 (IEEE) of the text modulo the count.
 func partitionOf(id string, count int) int {
 	if count <= 1 {
 		return 0
@@ -138,16 +138,16 @@ func ReadCounts(ctx context.Context, c rueidis.Client, g Globals, queue string) 
 	return ParseCounts(text), nil
 }
 
-// RegistryDeleted is a field of the registry that is not a queue: its value is the queue that was deleted last. While
-// the field is there, the registry was not lost. Then a queue that is missing from it, and has no keys, was deleted.
+// RegistryDeleted is a field of the registry that is not a queue. Its value is the queue that was deleted last. As long
+// as the field exists, the registry was not lost, so a queue that is not in the registry and has no keys was deleted.
 const RegistryDeleted = "/deleted"
 
 // DeletedCounts returns the field of the registry with the partition counts that a queue had when it was deleted.
 // Clients that remember these counts must forget them: see CurrentCounts.
 func DeletedCounts(queue string) string { return RegistryDeleted + "/" + queue }
 
-// ReadDeletedCounts returns the partition counts that a queue had when it was deleted, and does not have again; {1} if
-// there are none. One HGET.
+// ReadDeletedCounts returns the partition counts that a queue had when it was deleted and has not got again since; {1}
+// if there are none. It sends one HGET.
 func ReadDeletedCounts(ctx context.Context, c rueidis.Client, g Globals, queue string) (Counts, error) {
 	text, err := c.Do(ctx, c.B().Hget().Key(g.Queues).Field(DeletedCounts(queue)).Build()).ToString()
 	if err != nil && !rueidis.IsRedisNil(err) {
@@ -156,8 +156,8 @@ func ReadDeletedCounts(ctx context.Context, c rueidis.Client, g Globals, queue s
 	return ParseCounts(text), nil
 }
 
-// Unregister removes a deleted queue and its partition counts from the registry, and notes there that the queue and
-// these counts were deleted. It wakes the bridges: until they look at the registry, they serve the partitions. It also
+// Unregister removes a deleted queue and its partition counts from the registry, and records in the registry that they
+// were deleted. It wakes the bridges, because they serve the partitions until they look at the registry. It also
 // succeeds on a full server. It may be repeated.
 func Unregister(ctx context.Context, c rueidis.Client, g Globals, queue string, had Counts) error {
 	fields := []string{RegistryDeleted, queue, queue, ""}
@@ -224,21 +224,22 @@ func Register(ctx context.Context, c rueidis.Client, g Globals, queues []string)
 	return RegisterCounts(ctx, c, g, counts)
 }
 
-// RegisterCounts adds queues and partition counts to the registry that bridges read, wakes the bridges if any was new,
-// and returns how many queues changed. Known counts stay. Bridges that were not woken see the queues at their next look
-// at the registry. It also registers counts that a queue had when it was deleted, so a client that remembers counts
-// must call SyncCounts instead.
+// RegisterCounts adds queues and partition counts to the registry that bridges read, and wakes the bridges if any was
+// new. It returns how many queues changed. Counts that are registered stay. If a bridge is not woken, it sees the
+// queues at its next look at the registry. RegisterCounts also registers counts that a queue had when it was deleted,
+// so a client that remembers counts must call SyncCounts instead.
 func RegisterCounts(ctx context.Context, c rueidis.Client, g Globals, queues map[string]Counts) (int, error) {
 	return register(ctx, c, g, queues, "")
 }
 
-// withoutDeleted is a prefix of counts: the script register then leaves out the counts of a deleted queue.
+// withoutDeleted is a prefix of the argument counts, with which the script register leaves out the counts that a queue
+// had when it was deleted.
 const withoutDeleted = "-,"
 
-func register(ctx context.Context, c rueidis.Client, g Globals, queues map[string]Counts, mark string) (int, error) {
+func register(ctx context.Context, c rueidis.Client, g Globals, queues map[string]Counts, prefix string) (int, error) {
 	args := make([]string, 0, 2*len(queues))
 	for _, queue := range slices.Sorted(maps.Keys(queues)) {
-		args = append(args, queue, mark+queues[queue].With().String())
+		args = append(args, queue, prefix+queues[queue].With().String())
 	}
 	n, err := registerScript.integer(ctx, c, []string{g.Queues}, args)
 	if err == nil && n > 0 {
@@ -266,13 +267,13 @@ func SyncCounts(ctx context.Context, c rueidis.Client, g Globals,
 func CurrentCounts(ctx context.Context, c rueidis.Client, g Globals,
 	remembered map[string]Counts) (map[string]Counts, error) {
 	names := slices.Sorted(maps.Keys(remembered))
-	var asks []rueidis.Completed
+	var commands []rueidis.Completed
 	for _, queue := range names {
-		asks = append(asks, c.B().Hget().Key(g.Queues).Field(queue).Build(),
+		commands = append(commands, c.B().Hget().Key(g.Queues).Field(queue).Build(),
 			c.B().Hget().Key(g.Queues).Field(DeletedCounts(queue)).Build())
 	}
 	var texts []string
-	for _, reply := range c.DoMulti(ctx, asks...) {
+	for _, reply := range c.DoMulti(ctx, commands...) {
 		text, err := reply.ToString()
 		if err != nil && !rueidis.IsRedisNil(err) {
 			return nil, Classify("HGET "+g.Queues, err)

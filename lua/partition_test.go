@@ -8,6 +8,7 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
+// Malformed counts, and counts beyond 256, are ignored; every queue has had one partition.
 func TestPartitionCounts(t *testing.T) {
 	for text, parsed := range map[string]string{"": "1", "1": "1", "4": "1,4", "4,1,4": "1,4", "8,x,0,-2,257, 3": "1,8",
 		"1,256": "1,256"} {
@@ -18,7 +19,8 @@ func TestPartitionCounts(t *testing.T) {
 	wantList(t, "names", Counts{1, 3}.Names("emails"), "emails", "emails/1", "emails/2")
 }
 
-// Another client finds the same partition: the CRC-32 of the ID, as zlib and its relatives compute it.
+// A client in another language must find the same partition, so the test has fixed values: the CRC-32 of the ID, as
+// zlib computes it, modulo the number of partitions.
 func TestPartitionOfAnID(t *testing.T) {
 	for id, crc := range map[string]uint32{"123456789": 0xcbf43926, "order-42": 0x57f706de, "order-45": 0xc993937d} {
 		for _, n := range []int{1, 2, 4, 7, 256} {
@@ -77,7 +79,7 @@ func TestRegisterKeepsEveryCount(t *testing.T) {
 	})
 }
 
-// A bridge serves the partitions of a deleted queue until it looks at the registry.
+// A deletion adds a wake token, because a bridge serves the partitions of a deleted queue until it reads the registry.
 func TestADeletionWakesTheBridges(t *testing.T) {
 	eachAtOnce(t, func(t *testing.T, server *redistest.Server) {
 		c, g := server.Client(t), NewGlobals(server.Prefix(t))
@@ -89,8 +91,9 @@ func TestADeletionWakesTheBridges(t *testing.T) {
 	})
 }
 
-// Clients that remember the partition counts of a deleted queue used to register them when the queue was created again.
-// A client that registers remembered counts without a look still does: its messages are in these partitions.
+// Before, clients that remembered the partition counts of a deleted queue registered them when the queue was created
+// again. A client that registers remembered counts without reading the registry still does, because its messages are in
+// these partitions.
 func TestCountsOfADeletedQueueAreForgotten(t *testing.T) {
 	eachAtOnce(t, func(t *testing.T, server *redistest.Server) {
 		c, g := server.Client(t), NewGlobals(server.Prefix(t))
@@ -128,7 +131,7 @@ func TestCountsOfADeletedQueueAreForgotten(t *testing.T) {
 		registered("deleted again", "", "4,8")
 		sync(Counts{1, 4, 8, 16}, "1,16")
 		register(1, 8)
-		registered("registered by who does not look", "1,8,16", "4")
+		registered("registered by a client that does not read", "1,8,16", "4")
 		sync(Counts{1, 4, 8}, "1,8,16")
 		register(4)
 		registered("and the other count", "1,4,8,16", "")

@@ -14,12 +14,13 @@ import (
 )
 
 // A script stops reading at 1 MiB, and leaves the rest of its items. The Go call hides that: it calls again until each
-// item has its answer. A repeated acknowledgement once compared, and so read, 200 payloads of any size in one script.
+// item has its answer. Before, a repeated acknowledgement compared, and so read, 200 payloads of any size in one
+// script.
 func TestLargeEntriesAreTakenInSeveralCalls(t *testing.T) {
 	const n, size = 40, 100_000
-	everywhere(t, func(b *rig) {
+	onServers(t, func(b *testQueue) {
 		b.groups("g")
-		b.many(n, size)
+		b.enqueueMany(n, size)
 		var held []Held
 		for _, e := range b.read("g", "c", n) {
 			held = append(held, Held{Entry: e.EntryID, ID: e.ID})
@@ -69,18 +70,18 @@ func TestLargeEntriesAreTakenInSeveralCalls(t *testing.T) {
 	})
 }
 
-// Payloads are freed inside the call: 1,000 of 1 MB blocked the server for 0.1 s. A call frees 16 MiB at most; the Go
-// call repeats it. It also splits IDs that are many MiB together, which the server would read before the script's first
-// line.
+// The server frees payloads inside the call: 1,000 of 1 MB blocked it for 0.1 s. So a script frees 16 MiB at most, and
+// the Go call runs it again. The Go call also splits IDs that come to many MiB, because the server would read them all
+// before the script's first line.
 func TestLargeMessagesAreCancelledInSeveralCalls(t *testing.T) {
 	const n, size = 9, 2 << 20
-	everywhere(t, func(b *rig) {
+	onServers(t, func(b *testQueue) {
 		r := &recorder{Client: b.c}
 		cancelled := func(what string, ids []string, least int, d Durability) {
 			b.Helper()
 			won, err := Cancel(b.ctx, r, b.k, append(ids, "unknown"), d)
 			redistest.Want(b, what, fmt.Sprint(won), fmt.Sprint(append(slices.Repeat([]bool{true}, len(ids)), false)))
-			redistest.Want(b, what+": not durable", errors.Is(err, ErrNotDurable), d.waits())
+			redistest.Want(b, what+": not durable", errors.Is(err, ErrNotDurable), d.Waits())
 			calls := 0
 			for _, words := range r.sent {
 				if words[0] == "EVALSHA" {
@@ -105,14 +106,14 @@ func TestLargeMessagesAreCancelledInSeveralCalls(t *testing.T) {
 		cancelled("large payloads", fill(0, size), 2, Durability{})
 		cancelled("small ones", fill(0, 10), 1, Durability{})
 		cancelled("large IDs", fill(200_000, 10), 2, Durability{})
-		if !b.inProcess() {
-			cancelled("not durable", fill(200_000, 10), 0, Durability{Replicas: 9, Timeout: time.Millisecond})
-		}
+		cancelled("not durable", fill(200_000, 10), 0, Durability{Replicas: 9, Timeout: time.Millisecond})
 	})
 }
 
+// The earliest members of these queues come to more than 1 MiB, so the script does not look at all queues in one run.
+// Each queue must have its own result all the same, and one has an error.
 func TestSurveyOfLargeHeadsTakesSeveralCalls(t *testing.T) {
-	everywhere(t, func(b *rig) {
+	everywhere(t, func(b *testQueue) {
 		var keys []Keys
 		for i := range 5 {
 			q := b.queue(fmt.Sprint("q", i))

@@ -1,36 +1,40 @@
--- pass_turns: makes the next message of a key due, if the entry or retry that held the key is gone, or every group has
---   acknowledged it (for workers that only call XACK); also removes places in line without a waiting message. A call
---   looks at a part of the keys.
+-- pass_turns: the sweep of ordering keys. Makes the next message of a key due if the entry or retry that held the key
+--   is gone, or if every group has acknowledged the entry (for workers that only call XACK); also removes places in
+--   line whose message does not wait any more. A call looks at a part of the keys.
 -- Uses: base history entry free key
 -- KEYS[1] stream (stream)
 -- KEYS[2] due (zset)
 -- KEYS[3] meta (hash)
 -- KEYS[4] wake (stream)
 -- KEYS[5] turns (zset)
--- ARGV[1] cursor (string: the key after which to go on, '' at first)
--- ARGV[2] rank (integer, waiting members that earlier calls of this round looked at, 0 at first)
--- ARGV[3] limit (integer, how many keys, waiting members, and places in line to look at)
--- ARGV[4] place (string: the member of turns after which to go on, '' at first)
--- Returns: cursor ('' = the round is complete), rank (0 = complete), freed (integer, holders of a key that were gone),
---   moved (integer, messages that became due), place ('' = complete), cleared (integer, places removed)
--- Complexity: O(limit × log n), and O(groups) for each key in flight; it reads 1 MiB of entries and metas at most, and
+-- ARGV[1] cursor (string, the ordering key after which to go on; '' at first)
+-- ARGV[2] rank (integer, how many parked members of the schedule earlier calls of this round looked at; 0 at first)
+-- ARGV[3] limit (integer, how many ordering keys, parked members, and places in line to look at, of each)
+-- ARGV[4] place (string, the member of turns after which to go on; '' at first)
+-- Returns: cursor (string, '' = the round of the keys is complete), rank (integer, 0 = the round of the parked members
+--   is complete), freed (integer, holders of a key that were gone), moved (integer, messages that became due), place
+--   (string, '' = the round of the places is complete), cleared (integer, places removed)
+-- Complexity: O(limit × log n), and O(groups) for each key in flight; it reads at most 1 MiB of entries and metas, and
 --   one more of each
--- If a command fails here: the rest stays for the next pass.
+-- If a command fails here: a later call does what this one did not do.
 -- Run twice: harmless.
 local stream, due, meta, wake, turns = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local cursor, rank, limit, place = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local bad = wrong_type({stream, 'stream', due, 'zset', meta, 'hash', wake, 'stream'})
 if bad then return bad end
 local groups = groups_of(stream)
-redis.call('ZREM', turns, '') -- removes nothing; after this write a full server accepts the others
--- Everything is known before the first write.
+-- This changes nothing. It fails if turns has another type. A server at maxmemory always accepts it, and then accepts
+-- this script's further writes, too.
+redis.call('ZREM', turns, '')
+-- Everything is known before the first write that changes anything: the types of the keys.
 
 local bytes = 0
-local entries, key_of = {}, {} -- entries that hold a key, and their keys
-local held = {} -- pairs of a key and the entry or retry that held it
+local entries, key_of = {}, {} -- entries that hold an ordering key, and their keys by entry
+-- Pairs of an ordering key that is free and its former holder; '' if the key had no holder.
+local held = {}
 
--- Whether an entry is still in the stream, or was given to a group that has not acknowledged it.
-local function is_there(entry)
+-- Whether an entry is still in the stream, or is pending in a group although it was deleted.
+local function exists(entry)
   local found = redis.pcall('XRANGE', stream, entry, entry)
   bytes = bytes + bytes_of(not found.err and found[1] and found[1][2])
   for _, group in ipairs(groups) do
@@ -39,34 +43,37 @@ local function is_there(entry)
   return not found.err and found[1] ~= nil
 end
 
--- Looks at a holder of a key. Whether any group needs an entry is looked up later, for all entries together.
-local most_entries = room(groups)
-local function look(key, by)
-  local is_entry = string.find(by, '^%d+%-%d+$')
-  if is_entry and is_there(by) then
+-- Looks at a holder of a key, an entry or a retry. An entry that exists is added to entries: whether any group needs it
+-- is looked up later, for all entries together. A holder that is gone is added to held. A retry that is still scheduled
+-- keeps the key.
+local most_entries = lookup_limit(groups)
+local function check_holder(key, holder_name)
+  local is_entry = string.find(holder_name, '^%d+%-%d+$')
+  if is_entry and exists(holder_name) then
     if #entries < most_entries then
-      entries[#entries + 1] = by
-      key_of[by] = key
+      entries[#entries + 1] = holder_name
+      key_of[holder_name] = key
     end
-  elseif is_entry or not redis.call('ZSCORE', due, by) then
-    add_pair(held, key, by)
+  elseif is_entry or not redis.call('ZSCORE', due, holder_name) then
+    add_pair(held, key, holder_name)
   end
 end
 
-local looked, before_all = 0, cursor
+local looked, start_cursor = 0, cursor
 while looked < limit and bytes < MOST_BYTES and #entries < most_entries do
+  -- A blank is the byte after SEP, so the range begins behind all members of the last key.
   local first = redis.call('ZRANGEBYLEX', turns, cursor == '' and '-' or '(' .. cursor .. ' ', '+', 'LIMIT', 0, 1)[1]
   bytes = bytes + (first and #first or 0)
   looked = looked + 1
   cursor = first and string.match(first, '^([^' .. SEP .. ']+)' .. SEP) or ''
   if not first then break end
-  local busy = {} -- the first 100 holders; the others when these are gone
+  local busy = {} -- the first 100 holders of the key; a later call looks at the others, when these are gone
   if cursor ~= '' then
     local from, to = '[' .. in_flight(cursor, ''), '(' .. cursor .. SEP .. 'busy '
     busy = redis.call('ZRANGEBYLEX', turns, from, to, 'LIMIT', 0, 100)
   end
   for _, one in ipairs(busy) do
-    if bytes < MOST_BYTES then look(cursor, string.sub(one, #cursor + 7)) end
+    if bytes < MOST_BYTES then check_holder(cursor, string.sub(one, #cursor + 7)) end
   end
   if #busy == 0 then
     local waits = string.sub(first, #cursor + 1, #cursor + 6) == SEP .. 'wait' .. SEP
@@ -75,11 +82,11 @@ while looked < limit and bytes < MOST_BYTES and #entries < most_entries do
   end
 end
 if #entries > 0 and #groups > 0 then
-  local gone = delete_unneeded(stream, groups, entries, span(entries))
+  local gone = delete_unneeded(stream, groups, entries, id_range(entries))
   for _, entry in ipairs(gone) do add_pair(held, key_of[entry], entry) end
 end
 
-local before, soonest = head(due), nil
+local before, soonest = earliest_due(due), nil
 local freed, moved = 0, 0
 for i = 1, #held, 2 do
   if held[i + 1] ~= '' then freed = freed + 1 end
@@ -94,15 +101,18 @@ for i = 1, #held, 2 do
     soonest = earlier(soonest, at)
     moved = moved + 1
   end
-  if more then -- it passed over many cancelled ones, and others remain: the next call begins where this one did
+  if more then
+    -- Ten calls of hand_over found only places of cancelled or moved messages, and further messages may wait. So the
+    -- next call begins where this one did. SEP stands for the beginning, because '' means that the round is complete.
     freed = freed + 1
-    cursor = before_all == '' and SEP or before_all
+    cursor = start_cursor == '' and SEP or start_cursor
     break
   end
 end
 
--- A waiting member that is not in line any more, or whose key cannot be read any more, becomes due: drain decides what
--- becomes of it.
+-- Looks at the parked members of the schedule. A parked member that has no place in line, or whose ordering key cannot
+-- be read any more, becomes due, because nothing else would ever make it due: drain then moves or buries it. A due time
+-- of 1e15 or later is never due, so such a member stays.
 local start = redis.call('ZCOUNT', due, '-inf', '(' .. digits(PARKED)) + rank
 local last = rank + limit
 repeat
@@ -121,18 +131,19 @@ repeat
 until not at or rank >= last or bytes >= MOST_BYTES
 wake_if_earlier(wake, before, soonest)
 
--- Messages that were cancelled or moved by plain commands leave a place behind.
+-- Removes places in line whose message does not wait any more: clients that cancel or move messages with plain commands
+-- leave them.
 local cleared = 0
 for _ = 1, limit do
-  local note = redis.call('ZRANGEBYLEX', turns, place == '' and '-' or '(' .. place, '+', 'LIMIT', 0, 1)[1]
-  place = note or ''
-  if not note then break end
-  local at, member = string.match(note, '^[^' .. SEP .. ']+' .. SEP .. 'wait' .. SEP .. '(%d+)' .. SEP .. '(.*)$')
+  local next_place = redis.call('ZRANGEBYLEX', turns, place == '' and '-' or '(' .. place, '+', 'LIMIT', 0, 1)[1]
+  place = next_place or ''
+  if not next_place then break end
+  local at, member = string.match(place, '^[^' .. SEP .. ']+' .. SEP .. 'wait' .. SEP .. '(%d+)' .. SEP .. '(.*)$')
   local score = member and redis.call('ZSCORE', due, member)
   if member and not (score and parked_due(score) == tonumber(at)) then
-    cleared = cleared + redis.call('ZREM', turns, note)
+    cleared = cleared + redis.call('ZREM', turns, place)
   end
-  bytes = bytes + #note
+  bytes = bytes + #place
   if bytes >= MOST_BYTES then break end
 end
 return {cursor, rank, freed, moved, place, cleared}

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,15 +21,15 @@ type Verdict int
 
 // Verdicts of Enqueue.
 const (
-	Malformed Verdict = -1 // its meta is not an object of strings
-	Duplicate Verdict = 0  // its ID is scheduled already, or in its dedup window
+	Malformed Verdict = -1 // the message's meta is not an object of strings
+	Duplicate Verdict = 0  // the message's ID is scheduled already, or in its dedup window
 	Scheduled Verdict = 1
-	Ready     Verdict = 2 // it went straight into the stream
-	Repeated  Verdict = 3 // an earlier call with the same token took it
-	Replaced  Verdict = 4 // scheduled instead of the message with its ID
+	Ready     Verdict = 2 // the message went straight into the stream
+	Repeated  Verdict = 3 // an earlier call with the same token took the message
+	Replaced  Verdict = 4 // the message was scheduled, and replaced the scheduled message with its ID
 )
 
-// When is a point in time in the form scripts take: After (by the server's clock) or At.
+// When is a point in time in the form that scripts take. After and At return one.
 type When string
 
 // After returns the time d after the script runs, in whole milliseconds, rounded up.
@@ -61,17 +60,17 @@ type Dedup string
 
 // Values of Dedup, besides the windows of Window.
 const (
-	Fresh  Dedup = ""  // the ID was just made, and is unique: not compared
-	Refuse Dedup = "0" // refused if the ID is scheduled or in a dedup window
+	Fresh  Dedup = ""  // the ID was just made and is unique, so it is not compared
+	Refuse Dedup = "0" // the message is refused if its ID is scheduled or in a dedup window
 
-	// These replace the scheduled message with the same ID: always, or only with a later, or an earlier, due time. If
-	// none is scheduled, they are refused in a dedup window.
+	// With these, the message replaces the scheduled message with the same ID: always, or only if the new due time is
+	// later, or earlier. If no such message is scheduled, it is taken unless the ID is in a dedup window.
 	Replace        Dedup = "replace"
 	ReplaceLater   Dedup = "later"
 	ReplaceEarlier Dedup = "earlier"
 )
 
-// Window refuses a known ID, and remembers the ID for d from now.
+// Window returns the Dedup that refuses a known ID, and remembers the ID for d from now.
 func Window(d time.Duration) Dedup { return Dedup(millis(max(time.Millisecond, d))) }
 
 // Item is one message of an enqueue.
@@ -89,11 +88,11 @@ type Receipt struct {
 	Due     time.Time
 }
 
-// Token names one enqueue call, so that the call can be repeated after a lost reply. Done is the caller's previous
-// token.
+// Token names one enqueue call, so that the call can be repeated after a lost reply.
 type Token struct {
-	Name, Done string
-	Window     time.Duration
+	Name   string
+	Done   string        // the token of the caller's previous call, whose reply has arrived; "" = none
+	Window time.Duration // how long the server remembers the token
 }
 
 var enqueueScript = load("enqueue",
@@ -101,9 +100,9 @@ var enqueueScript = load("enqueue",
 	[]string{"token", "done", "token_ms"},
 	[]string{"id", "when", "payload", "meta", "dedup"})
 
-// Enqueue takes messages into a queue in one script call. Either it fails and nothing was taken (but see Ambiguous), or
-// each item has a receipt, in order. ErrFull: the server refused the whole call. Afterwards it waits for d: with
-// ErrNotDurable it returns the receipts, too, and they are valid.
+// Enqueue takes messages into a queue in one script call, and then waits for d. Either it fails and nothing was taken
+// (but see Ambiguous), or each item has a receipt, in order. ErrFull: the server refused the whole call. With
+// ErrNotDurable, the receipts are returned and valid, too.
 func Enqueue(ctx context.Context, c rueidis.Client, k Keys, token Token, items []Item, d Durability) ([]Receipt, error) {
 	args := make([]string, 0, 4+5*len(items))
 	args = append(args, token.Name, token.Done, millis(token.Window))
@@ -127,8 +126,8 @@ var enqueueFreshScript = load("enqueue_fresh",
 	[]string{"token", "done", "token_ms", "described"},
 	[]string{"when", "id"})
 
-// AllFresh reports whether EnqueueFresh accepts the items: all have a payload and fresh IDs, and none is due at now,
-// the caller's time.
+// AllFresh reports whether EnqueueFresh accepts the items: all have a payload and a fresh ID, and none is due yet. now
+// is the caller's time.
 func AllFresh(items []Item, now time.Time) bool {
 	last := When("")
 	for i := range items {
@@ -159,9 +158,9 @@ func (w When) due(now time.Time) time.Time {
 }
 
 // EnqueueFresh is Enqueue at half the cost, for items for which AllFresh is true. Plain commands write the payloads and
-// metas; the script that schedules them follows on the same connection. If it refuses the call, nothing is changed, but
-// for payloads that are swept within minutes. It may refuse a call that Enqueue accepts, and then the call can be made
-// by Enqueue.
+// metas, and the script that schedules the messages follows on the same connection. If the script refuses the call, no
+// message was taken; payloads and metas may be left, and a bridge deletes them within minutes. The script may refuse a
+// call that Enqueue accepts. Then the caller can call Enqueue.
 func EnqueueFresh(ctx context.Context, c rueidis.Client, k Keys, token Token, items []Item) ([]Receipt, error) {
 	cmds := []rueidis.Completed{hset(c, k.Payload, items, func(it *Item) string { return rueidis.BinaryString(it.Payload) })}
 	var described []string
@@ -196,17 +195,6 @@ func EnqueueFresh(ctx context.Context, c rueidis.Client, k Keys, token Token, it
 	return receipts, nil
 }
 
-// hset returns the HSET of one value of each item, by the item's ID. Empty values are left out.
-func hset(c rueidis.Client, key string, items []Item, of func(*Item) string) rueidis.Completed {
-	cmd := c.B().Hset().Key(key).FieldValue()
-	for i := range items {
-		if value := of(&items[i]); value != "" {
-			cmd = cmd.FieldValue(items[i].ID, value)
-		}
-	}
-	return cmd.Build()
-}
-
 // EncodeMeta returns the meta of a first-time message: a JSON object of strings, or "" without any.
 func EncodeMeta(headers map[string]string, maxAttempts int, expires time.Time, more ...FieldValue) string {
 	if len(headers) == 0 && maxAttempts == 0 && expires.IsZero() && len(more) == 0 {
@@ -232,18 +220,18 @@ func EncodeMeta(headers map[string]string, maxAttempts int, expires time.Time, m
 	return string(text)
 }
 
-// DecodeMeta reads the meta of a member of the schedule into an Entry. ok is false when the meta is not an object of
-// strings, or has a payload or a due time: such a member is dead-lettered when it is due.
+// DecodeMeta reads the meta of a member of the schedule into an Entry. ok is false if the meta is not an object of
+// strings, or has a payload or a due time. Such a member becomes a dead letter when it is due.
 func DecodeMeta(member, meta string) (e Entry, ok bool) {
 	e = Entry{ID: member, Attempt: 1}
 	if meta == "" {
 		return e, true
 	}
-	var fields map[string]*string // pointers, because null is no string
+	var fields map[string]*string // pointers, so that null can be told from a string
 	if json.Unmarshal([]byte(meta), &fields) != nil || fields == nil || !utf8.ValidString(meta) {
 		return e, false
 	}
-	ok = !hasHalfCharacter(meta)
+	ok = !HasHalfCharacter([]byte(meta))
 	for name, value := range fields {
 		if value == nil || name == FieldPayload || name == FieldDue {
 			ok = false
@@ -252,15 +240,6 @@ func DecodeMeta(member, meta string) (e Entry, ok bool) {
 		e.set(name, *value)
 	}
 	return e, ok
-}
-
-// jsonEscape matches an escape. Its group is set for one that is half of a character: a surrogate without its pair.
-var jsonEscape = regexp.MustCompile(`\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|u([dD][89a-fA-F])..|.)`)
-
-// hasHalfCharacter reports a surrogate without its pair: Go's decoder replaces it, the decoder of the scripts refuses
-// it.
-func hasHalfCharacter(text string) bool {
-	return slices.ContainsFunc(jsonEscape.FindAllStringSubmatch(text, -1), func(m []string) bool { return m[1] != "" })
 }
 
 var cancelScript = load("cancel",
@@ -285,20 +264,20 @@ func Cancel(ctx context.Context, c rueidis.Client, k Keys, ids []string, d Durab
 	return truths(reply), err
 }
 
-// Version tells a message that is scheduled under an ID from others that were scheduled under the same ID. It is made
-// of the due time, the payload's length and the meta. Empty: nothing is scheduled. See Marked.
+// Version tells the message that is scheduled under an ID from other messages that were scheduled under the same ID. It
+// is made of the due time, the payload's length and the meta. It is empty if nothing is scheduled. See Marked.
 type Version string
 
-const versionBegins = Separator + "version "
+const versionPrefix = Separator + "version "
 
 // Due returns the due time of the version, Unix ms; zero for the empty one.
 func (v Version) Due() int64 {
-	at, _, _ := strings.Cut(strings.TrimPrefix(string(v), versionBegins), " ")
+	at, _, _ := strings.Cut(strings.TrimPrefix(string(v), versionPrefix), " ")
 	due, err := strconv.ParseFloat(at, 64)
 	if err != nil {
 		return 0
 	}
-	return int64(min(due, 1e18)) // an infinite score: it is never due
+	return int64(min(due, 1e18)) // a member with an infinite score is never due
 }
 
 var versionsScript = load("versions", []string{"due", "payload", "meta"}, nil, []string{"id"})
@@ -331,37 +310,37 @@ func Versions(ctx context.Context, c rueidis.Client, k Keys, ids []string) ([]Ve
 	return versions, nil
 }
 
-// CancelVersions is Cancel for one version of each message. If another version is scheduled, it stays, and the answer
-// is false. The empty version stands for any.
+// CancelVersions is Cancel for one version of each message. If another version is scheduled, it stays, and the result
+// is false. The empty version stands for any version.
 func CancelVersions(ctx context.Context, c rueidis.Client, k Keys, ids []string, versions []Version,
 	d Durability) ([]bool, error) {
-	var waited error
-	which := make([]int, len(ids))
-	for i := range which {
-		which[i] = i
+	var notDurable error
+	indexes := make([]int, len(ids))
+	for i := range indexes {
+		indexes[i] = i
 	}
-	reply, err := inParts(which, func(which []int) ([]int64, error) {
+	reply, err := inParts(indexes, func(indexes []int) ([]int64, error) {
 		var args []string
-		var at []int // for each message, its index among the arguments
-		for _, i := range which[:fitting(ids[which[0]:])] {
-			at = append(at, len(args))
+		var argOf []int // for each message of this call, the index of its ID in args
+		for _, i := range indexes[:fitting(ids[indexes[0]:])] {
+			argOf = append(argOf, len(args))
 			args = append(args, ids[i])
 			if versions[i] != "" {
 				args = append(args, string(versions[i]))
 			}
 		}
-		some, err := cancelArgs(ctx, c, k, args, d)
-		if some == nil {
+		replies, err := cancelArgs(ctx, c, k, args, d)
+		if replies == nil {
 			return nil, err
 		}
-		waited = cmp.Or(err, waited)
-		answers := slices.Repeat([]int64{notReached}, len(which))
-		for i := range at {
-			answers[i] = some[at[i]]
+		notDurable = cmp.Or(err, notDurable)
+		answers := slices.Repeat([]int64{notReached}, len(indexes))
+		for i := range argOf {
+			answers[i] = replies[argOf[i]]
 		}
 		return answers, nil
 	})
-	return truths(reply), cmp.Or(err, waited)
+	return truths(reply), cmp.Or(err, notDurable)
 }
 
 func cancelArgs(ctx context.Context, c rueidis.Client, k Keys, args []string, d Durability) ([]int64, error) {
@@ -382,11 +361,11 @@ func Marked(meta string) string {
 	return string(mark)
 }
 
-// maxSent bounds the arguments of one script call, where they may be of any size: the server reads all of them before
-// the script's first line.
+// maxSent bounds the bytes of one script call's arguments, if an argument may have any size. The server reads all
+// arguments before it begins the script.
 const maxSent = 1 << 20
 
-// fitting returns how many of the words, one at least, may be sent in one call.
+// fitting returns how many of the words may be sent in one call; at least one if there is any.
 func fitting(words []string) int {
 	n, bytes := 0, 0
 	for n < len(words) && bytes < maxSent {
@@ -404,8 +383,8 @@ func rescheduleKeys(k Keys) []string {
 	return []string{k.Due, k.Wake, k.Policy, k.History, k.Meta, k.Turns}
 }
 
-// Reschedule changes the due time of a message that is still scheduled, and returns the new one. False: the message was
-// not scheduled. Afterwards it waits for d: with ErrNotDurable it returns the answer, too, and it is valid.
+// Reschedule changes the due time of a message that is still scheduled, returns the new due time, and then waits for d.
+// moved is false if the message was not scheduled. With ErrNotDurable, the results are returned and valid, too.
 func Reschedule(ctx context.Context, c rueidis.Client, k Keys, id string, when When,
 	d Durability) (due time.Time, moved bool, err error) {
 	reply, err := rescheduleScript.integers(ctx, c, rescheduleKeys(k), []string{id, string(when), k.Actor}, 2, d)

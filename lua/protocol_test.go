@@ -3,6 +3,7 @@ package lua
 import (
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -36,10 +37,8 @@ func TestProtocolHasARowForEachName(t *testing.T) {
 	ofLetters := []string{FieldGroup, FieldReason, FieldDead, FieldEntry, FieldMeta, FieldRaw}
 	for _, name := range constants("fields.go", "Field") {
 		section := 5
-		for _, other := range ofLetters {
-			if name == other {
-				section = 10
-			}
+		if slices.Contains(ofLetters, name) {
+			section = 10
 		}
 		row(section, name)
 	}

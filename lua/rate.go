@@ -13,13 +13,13 @@ const (
 	MaxBurst = 1_000_000
 )
 
-// Rate is how many messages become ready per second, minute or hour, in the form of a policy: `500/s`, `30/m`, `1/h`.
-// Without a unit it is per second. Empty is no limit.
+// Rate is how many messages become ready per second, minute or hour, as a policy has it: `500/s`, `30/m`, `1/h`. A
+// number without a unit is per second. The empty text is no limit.
 type Rate string
 
 var rateText = regexp.MustCompile(`^([1-9][0-9]{0,6})(/[smh])?$`)
 
-// CheckRate refuses an invalid rate. The empty one passes.
+// CheckRate refuses an invalid rate. The empty rate passes.
 func CheckRate(r Rate) error {
 	if n, _ := r.parse(); r != "" && n == 0 {
 		return Invalid("rate", string(r), "must be a whole number between 1 and %d, and /s, /m or /h: 500/s", MaxRate)
@@ -65,8 +65,8 @@ func (r Rate) Normal() Rate {
 	return r + "/s"
 }
 
-// DefaultBurst returns how many messages may become ready at once if the policy does not say: those of a tenth of a
-// second, at least one; 0 without a limit.
+// DefaultBurst returns how many messages may become ready at once if the policy has no burst: the messages of a tenth
+// of a second, at least one; 0 if the rate is no limit.
 func (r Rate) DefaultBurst() int {
 	if n, _ := r.parse(); n == 0 {
 		return 0

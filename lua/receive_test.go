@@ -9,7 +9,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-func (b *rig) receive(group string, idle time.Duration, limit int) Received {
+// receive calls Receive with an idle time and without a lease.
+func (b *testQueue) receive(group string, idle time.Duration, limit int) Received {
 	b.Helper()
 	r, err := Receive(b.ctx, b.c, b.k, group, "c1", 0, idle, limit)
 	if err != nil {
@@ -18,33 +19,10 @@ func (b *rig) receive(group string, idle time.Duration, limit int) Received {
 	return r
 }
 
-// A consumer gets the entries that the group has not been given yet, in order, and learns whether there may be more.
-func TestReceiveGivesWhatIsNew(t *testing.T) {
-	everywhere(t, func(b *rig) {
-		b.groups("g", "h")
-		for i := range 5 {
-			b.enqueue(Item{ID: fmt.Sprint("m", i), When: At(time.UnixMilli(b.now() - int64(9-i))), Payload: []byte("p")})
-		}
-		b.drain(100)
-		all := b.entries(b.k.Stream)
-		for _, c := range []struct {
-			limit, from, to int
-			last            bool
-		}{{2, 0, 2, false}, {3, 2, 5, false}, {2, 5, 5, true}} {
-			r := b.receive("g", 0, c.limit)
-			redistest.Want(b, "given", fmt.Sprint(r.Entries), fmt.Sprint(all[c.from:c.to]))
-			redistest.Want(b, "last", r.Last, map[bool]string{true: all[4].EntryID}[c.last])
-		}
-		r := b.receive("h", 0, 10)
-		redistest.Want(b, "given to another group", len(r.Entries), 5)
-		redistest.Want(b, "last", r.Last, all[4].EntryID)
-	})
-}
-
-// An entry to be done in less than the visibility timeout is reclaimed that much earlier, by the same reclaim.
-// Extending it gives it that time again. Neither counts as a delivery.
+// An entry that is received with an idle time is reclaimed that much earlier than the visibility timeout, by the same
+// reclaim. An extension sets the idle time again. Neither counts as a delivery.
 func TestReceivedIsReclaimedInItsOwnTime(t *testing.T) {
-	everywhere(t, func(b *rig) {
+	everywhere(t, func(b *testQueue) {
 		b.groups("g")
 		b.enqueue(Item{ID: "short", When: After(0)}, Item{ID: "extended", When: After(0)}, Item{ID: "long", When: After(0)})
 		b.drain(100)
@@ -56,8 +34,8 @@ func TestReceivedIsReclaimedInItsOwnTime(t *testing.T) {
 			b.Fatal(ok, err)
 		}
 		for i, least := range []time.Duration{visibility, visibility / 2, 0} {
-			deliveries, owner, idle := b.counter("g", held[i].EntryID)
-			if b.inProcess() { // which counts claims
+			deliveries, owner, idle := b.pendingEntry("g", held[i].EntryID)
+			if b.inProcess() { // that server counts claims as deliveries
 				deliveries = 1
 			}
 			ms := least.Milliseconds()
@@ -76,7 +54,7 @@ func TestReceivedIsReclaimedInItsOwnTime(t *testing.T) {
 
 // A queue with paused workers gives nothing, and takes nothing away.
 func TestReceiveRestsWithTheWorkers(t *testing.T) {
-	everywhere(t, func(b *rig) {
+	everywhere(t, func(b *testQueue) {
 		if _, err := Receive(b.ctx, b.c, b.k, "g", "c1", 0, 0, 1); !errors.Is(err, ErrNoGroup) {
 			b.Error("of no group", err)
 		}

@@ -1,5 +1,5 @@
--- reclaim: takes entries that a group has held for longer than the visibility timeout as failed: each becomes a retry
---   or a dead letter; one that was cancelled meanwhile ends.
+-- reclaim: ends deliveries whose visibility timeout, or whose lease, is over: each counts as failed, and becomes a
+--   retry or a dead letter; a message that was cancelled meanwhile ends.
 -- Uses: base history entry free key exit calm lease held cancel
 -- KEYS[1] stream (stream)
 -- KEYS[2] due (zset)
@@ -19,17 +19,17 @@
 -- ARGV[4] consumer (string, the name under which entries are claimed)
 -- ARGV[5] min_idle (integer, ms: the visibility timeout)
 -- ARGV[6] cursor (entry ID to go on from, '0-0' at first)
--- ARGV[7] limit (integer, entries at most; and as many leases)
--- ARGV[8] max_bytes (integer, bytes of entries: no further one is taken once they are reached)
--- ARGV[9] shortest (integer, ms: the shortest visibility timeout of the queue's groups; idle times then count only
---   while the queue was watched; 0 = idle times count in full)
--- ARGV[10] notes (integer, how many of the oldest pending entries to look at, to record since when they are held;
---   absent or 0 = none)
--- ARGV[#] actor (string, who calls; the last one, given with KEYS[11])
--- Returns: cursor (entry ID for the next call, '0-0' = all were looked at, and no lease is over), retried, buried,
---   skipped, stuck, cancelled (integers) and leases (integer: 1 = the call dealt with some ended leases, and more have
---   ended: call again)
--- Complexity: O(log n) per entry, and 10 pending entries looked at for each; and the notes
+-- ARGV[7] limit (integer, entries at most, and as many leases)
+-- ARGV[8] max_bytes (integer, bytes of entries: the entry that reaches the limit is the last one)
+-- ARGV[9] shortest (integer, ms: the shortest visibility timeout of the queue's groups; the time in which no bridge
+--   watched the queue then counts only in part as idle time; 0 = idle times always count in full)
+-- ARGV[10] notes (integer: for this many of the oldest pending entries, record since when they are held; absent or 0 =
+--   record nothing)
+-- ARGV[#] actor (string, who calls; the last argument, only if KEYS[11] is given)
+-- Returns: cursor (entry ID for the next call; '0-0' = all were looked at, and no lease is over), retried, buried,
+--   skipped, stuck, cancelled (integers, how many entries) and leases (integer: 1 = the call dealt with some ended
+--   leases, and more have ended: call again)
+-- Complexity: O(log n) per entry, and 10 pending entries are looked at for each; O(1) for each of the notes
 -- If a command fails here: the entry stays pending, under the reclaimer's name, and is taken again after the visibility
 --   timeout.
 -- Run twice: harmless; the second run finds the next entries.
@@ -43,14 +43,15 @@ local calm, leases, history = KEYS[7], KEYS[10], KEYS[11]
 local group, consumer = ARGV[1], ARGV[4]
 local min_idle, cursor = ARGV[5], ARGV[6]
 local limit, max_bytes, shortest = tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
-k.story = story_of(k.policy, history, ARGV) -- removes the actor from ARGV
+k.record = record_of(k.policy, history, ARGV) -- removes the actor from ARGV
 local bad = wrong_type({k.payload, 'hash', k.meta, 'hash', k.dead, 'stream', calm, 'hash'}) or wrong_group(group)
 if bad then return bad end
 if not read_limits(k, ARGV[2]) then return redis.error_reply('ERR max_attempts does not parse') end
 local now = now_ms()
-redis.call('XACK', k.stream, group, '0-0') -- removes nothing; after this write a full server accepts the others
-redis.call('XPENDING', k.stream, group, '-', '+', 1) -- without such a stream or group the script ends here
-local before = head(k.due)
+-- This changes nothing. A server at maxmemory always accepts it, and then accepts this script's further writes, too.
+redis.call('XACK', k.stream, group, '0-0')
+redis.call('XPENDING', k.stream, group, '-', '+', 1) -- if there is no such stream or group, the script ends here
+local before = earliest_due(k.due)
 -- Everything is known before the first write.
 local away = shortest > 0 and absences(calm, shortest, now) or {}
 local idle = shortest > 0 and digits(watched_idle(away, tonumber(min_idle), now)) or min_idle
@@ -58,10 +59,11 @@ local count = {[RETRIED] = 0, [BURIED] = 0, [SKIPPED] = 0, [STUCK] = 0, [LOST] =
 local left = {} -- entries that left the pending list
 local bytes = 0
 
--- Carries out what becomes of a claimed entry. within: the timeout that is over, in ms.
+-- Ends the delivery of a claimed entry: plans and carries out its exit. within: the timeout that is over, in ms.
 local function take(entry, body, within)
   local owner = redis.call('XPENDING', k.stream, group, entry, entry, 1)
-  -- The counter is 2 after one delivery by XREADGROUP and this claim. More were deliveries by another client's claim.
+  -- The counter is 2 after one delivery by XREADGROUP and this claim. A higher counter tells of claims by other
+  -- clients.
   local burnt = owner[1] and math.max(0, owner[1][4] - 2) or 0
   local cancelled = owner[1] and is_cancelled(owner[1][4])
   local how = {
@@ -73,20 +75,21 @@ local function take(entry, body, within)
   if failed then error(failed) end
   local verdict = verdicts[1]
   count[verdict] = count[verdict] + 1
-  if verdict == STUCK and owner[1] then -- it stays pending: the next claim must not count this one as a delivery
+  if verdict == STUCK and owner[1] then -- the entry stays pending, and this claim must not count as a delivery later
     redis.call('XCLAIM', k.stream, group, consumer, 0, entry, 'RETRYCOUNT', owner[1][4] - 1, 'JUSTID')
   end
   if verdict > LOST then left[#left + 1] = entry end
   for _, part in ipairs(body) do bytes = bytes + #part end
 end
 
--- Ends a deleted entry, which the claim has dropped from the pending list. holders: XPENDING rows before the claim.
+-- Ends the delivery of a deleted entry, which the claim has removed from the pending list. holders: the XPENDING rows
+-- before the claim.
 local function end_without_body(entry, holders)
   local verdict = CANCELLED
   if cancelled_among(holders, entry) then
-    if k.story then
-      local owner, idle_ms = holder(k.story, k.stream, group, entry)
-      note_values(k.story, 'cancelled', 'entry', entry, {'group', group}, owner, idle_ms)
+    if k.record then
+      local owner, idle_ms = holder(k.record, k.stream, group, entry)
+      note_values(k.record, 'cancelled', 'entry', entry, {'group', group}, owner, idle_ms)
     end
   else
     verdict = bury(k, group, entry, lost_body_values(group, entry, '', now), true)
@@ -94,38 +97,39 @@ local function end_without_body(entry, holders)
   count[verdict] = count[verdict] + 1
 end
 
--- Takes back an idle entry. It claims from 0 ms on: a clock that steps back must not make a body look deleted.
+-- Claims an idle entry and ends its delivery. It claims with the idle time 0: if the clock stepped back, a claim with a
+-- longer one would return nothing, and the entry would look deleted.
 local function claim(entry, holders, within)
   local claimed = redis.call('XCLAIM', k.stream, group, consumer, 0, entry)[1]
   if claimed and claimed[2] then take(entry, claimed[2], within) else end_without_body(entry, holders) end
 end
 
--- Takes back the entry of a lease that has ended.
+-- Ends the delivery of a lease that is over.
 local function end_lease(entry, within)
   local holders = redis.call('XPENDING', k.stream, group, entry, entry, 1)
-  if k.story then k.story.holders = holders end
+  if k.record then k.record.holders = holders end
   claim(entry, holders, digits(within))
 end
 
--- Looks at the ended leases, oldest first. Returns whether more have ended, and whether it dealt with any.
+-- Looks at the leases that are over, oldest first. Returns whether more are over, and whether it dealt with any.
 local function end_leases()
   local over = redis.pcall('ZRANGE', leases, 0, limit - 1, 'WITHSCORES')
-  if over.err then return false end -- another type: abandoned entries are taken back all the same, but later
+  if over.err then return false end -- if leases cannot be read, the entries are reclaimed later, by their idle time
   local done = false
   for i = 1, #over, 2 do
     local ends = number_of(over[i + 1])
     if ends > now then return false end
     if bytes >= max_bytes then return true, done end
-    local within, entry, of = parts_of_lease(over[i])
-    local held = entry and redis.pcall('XPENDING', k.stream, of, entry, entry, 1)[1] -- an error reply has no [1]
-    local mine = not held or of == group -- otherwise a call for the lease's own group deals with it
-    local left = held and mine and tonumber(min_idle) - held[3] or 0 -- above 0 = the consumer extended the entry
-    if held and mine and left <= 0 then
-      left = left_of_lease(away, ends - within, within, shortest, now)
-      if left <= 0 then end_lease(entry, within) end
+    local within, entry, lease_group = parts_of_lease(over[i])
+    local held = entry and redis.pcall('XPENDING', k.stream, lease_group, entry, entry, 1)[1] -- an error has no [1]
+    local mine = not held or lease_group == group -- otherwise a call for the lease's own group deals with it
+    local remaining = held and mine and tonumber(min_idle) - held[3] or 0 -- above 0 if the consumer extended the entry
+    if held and mine and remaining <= 0 then
+      remaining = left_of_lease(away, ends - within, within, shortest, now)
+      if remaining <= 0 then end_lease(entry, within) end
     end
-    if left > 0 then
-      redis.call('ZADD', leases, digits(now + left), over[i])
+    if remaining > 0 then
+      redis.call('ZADD', leases, digits(now + remaining), over[i])
     elseif mine then
       redis.call('ZREM', leases, over[i])
     end
@@ -134,15 +138,16 @@ local function end_leases()
   return #over >= 2 * limit, done
 end
 
--- Whether one of the pending entries belongs to a cancelled message; its consumer may still work on that.
+-- Whether the delivery of one of the pending entries was cancelled. holders: XPENDING rows.
 local function some_cancelled(holders)
   for _, one in ipairs(holders) do
     if is_cancelled(one[4]) then return true end
   end
 end
 
--- Looks at pending entries one by one: XAUTOCLAIM would drop deleted ones that are idle for a short time only. Returns
--- the pending entry to go on from, as XAUTOCLAIM does.
+-- Does the work of reclaim_next when some deliveries are cancelled. XAUTOCLAIM removes deleted entries from the pending
+-- list even if they were idle for a short time only, and a consumer may still work on such a cancelled delivery. So
+-- this function looks at the pending entries one by one. Returns the pending entry to go on from, as XAUTOCLAIM does.
 local function reclaim_each(holders)
   for i = 1, math.min(#holders, LOOKED_AT) do
     if holders[i][3] >= tonumber(idle) then
@@ -153,6 +158,7 @@ local function reclaim_each(holders)
   return #holders > LOOKED_AT and holders[LOOKED_AT + 1][1] or '0-0'
 end
 
+-- Ends the delivery of the next entry whose timeout is over. Returns the pending entry to go on from.
 local function reclaim_next(holders)
   local reply = redis.call('XAUTOCLAIM', k.stream, group, consumer, idle, cursor, 'COUNT', 1)
   for _, one in ipairs(reply[2]) do
@@ -166,17 +172,19 @@ end
 
 local more, done = end_leases()
 for _ = 1, limit do
-  -- If the server was stopped meanwhile, idle times do not count.
+  -- If the server was stopped while this script ran, idle times do not count.
   if shortest > 0 and now_ms() - now > math.max(shortest / 2, 250) then break end
-  -- The claim hides the holders, and drops deleted entries. So they are read before it.
+  -- The claim changes the holders and removes deleted entries, so the pending list is read before the claim.
   local holders = redis.call('XPENDING', k.stream, group, cursor, '+', LOOKED_AT + 1)
-  if k.story then k.story.holders = holders end
+  if k.record then k.record.holders = holders end
   cursor = some_cancelled(holders) and reclaim_each(holders) or reclaim_next(holders)
   if cursor == '0-0' or bytes >= max_bytes then break end
 end
 if cursor == '0-0' and #redis.call('XPENDING', k.stream, group, '-', '+', 1, consumer) == 0 then
-  redis.call('XGROUP', 'DELCONSUMER', k.stream, group, consumer) -- it holds nothing, and need not be listed any more
+  redis.call('XGROUP', 'DELCONSUMER', k.stream, group, consumer) -- it holds nothing, so nothing is lost
 end
+-- Deletes the entries that no group needs any more. Entries with an ordering key are kept apart in k.left: end_turns
+-- deletes them, too, and makes the next message of each key due.
 free(k.stream, part_keyed(k, left))
 if k.left then pcall(end_turns, k) end
 local notes = tonumber(ARGV[10] or 0) -- older bridges send none
@@ -184,6 +192,6 @@ if notes > 0 then
   pcall(note_held, calm, leases, k.stream, group, tonumber(min_idle), notes) -- nothing depends on them
 end
 wake_if_earlier(k.wake, before, k.soonest)
-if k.story then pcall(tell, k.story) end
-if more and cursor == '0-0' then cursor = '0-1' end
+if k.record then pcall(write_record, k.record) end
+if more and cursor == '0-0' then cursor = '0-1' end -- not '0-0', which would tell the caller that no lease is over
 return {cursor, count[RETRIED], count[BURIED], count[SKIPPED], count[STUCK], count[CANCELLED], more and done and 1 or 0}

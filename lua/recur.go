@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,7 +15,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// This file holds the scripts of recurrences. The recurrences of a queue, and their plans, are in its partition 0.
+// This file holds the reads and scripts of recurrences. The recurrences of a queue, and their plans, are in its
+// partition 0.
 
 var (
 	recurKeys   = []string{"recurring", "planned", "due", "payload", "meta"}
@@ -36,19 +38,79 @@ func (k Keys) ofRecurrences(more ...string) []string {
 	return slices.Concat([]string{k.Recurring, k.Planned, k.Due, k.Payload, k.Meta}, more, []string{k.Policy, k.History})
 }
 
+// ReadRecurrences calls found once for each recurrence of a queue, with its stored spec and its plan, and returns the
+// plans as ReadPlans does. Each round trip reads about 1 MiB of specs, or all plans, and may take timeout.
+func ReadRecurrences(ctx context.Context, c rueidis.Client, k Keys, timeout time.Duration,
+	found func(name, spec, plan string)) (plans map[string]string, err error) {
+	call, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	plans, err = ReadPlans(call, c, k)
+	if err != nil {
+		return nil, err
+	}
+	return plans, EachSpec(ctx, c, k, timeout, func(name, spec string) { found(name, spec, plans[name]) })
+}
+
+// ReadPlans returns the plans of a queue's recurrences by name, also of recurrences that were removed just now. The
+// empty name holds the count of changes. One round trip.
+func ReadPlans(ctx context.Context, c rueidis.Client, k Keys) (map[string]string, error) {
+	plans, err := c.Do(ctx, c.B().Hgetall().Key(k.Planned).Build()).AsStrMap()
+	return plans, Classify("HGETALL "+k.Planned, err)
+}
+
+// EachSpec calls found once for each recurrence of a queue, with its stored spec. Each round trip reads about 1 MiB and
+// may take timeout.
+func EachSpec(ctx context.Context, c rueidis.Client, k Keys, timeout time.Duration,
+	found func(name, text string)) error {
+	seen := map[string]bool{} // a scan may meet a field twice
+	count := int64(4)
+	for cursor := uint64(0); ; {
+		step, cancel := context.WithTimeout(ctx, timeout)
+		page, err := c.Do(step, c.B().Hscan().Key(k.Recurring).Cursor(cursor).Count(count).Build()).AsScanEntry()
+		cancel()
+		if err != nil {
+			return Classify("HSCAN "+k.Recurring, err)
+		}
+		for pair := range slices.Chunk(page.Elements, 2) {
+			if len(pair) == 2 && !seen[pair[0]] {
+				seen[pair[0]] = true
+				found(pair[0], pair[1])
+			}
+		}
+		if cursor = page.Cursor; cursor == 0 {
+			return nil
+		}
+		count = nextCount(count, page.Elements)
+	}
+}
+
+// specsBytes is about the size of the specs that one step of EachSpec reads.
+const specsBytes = 1 << 20
+
+// nextCount returns how many specs the next step reads: so many that they come to about specsBytes, judged by the sizes
+// in this page, but at most 100, and at most twice as many as this step.
+func nextCount(count int64, page []string) int64 {
+	bytes := int64(0)
+	for _, text := range page {
+		bytes += int64(len(text))
+	}
+	meanSize := bytes/max(1, int64(len(page)/2)) + 1
+	return max(1, min(2*count, 100, specsBytes/meanSize))
+}
+
 // Plan is the state of a recurrence, without its spec.
 type Plan struct {
-	Version string // of the spec that was planned
-	Times   string // a word that stands for the times of the spec
-	Spans   []Span // the planned stretches of time, one at least; planning goes on at the end of the last one
+	Version string // SpecVersion of the spec that was planned, or PlanGone
+	Times   string // a word that changes with the times of the spec
+	Spans   []Span // the planned stretches of time, at least one; planning goes on at the end of the last one
 	Used    int    // how many occurrences were planned
-	// Recent lists the newest messages, each by the part of its ID after "@": those that were scheduled when the last
-	// one was added, the last one that had left the schedule, and any that may be unfinished. Messages run by hand end
-	// in RunSuffix.
+	// Recent lists the newest messages, each by the part of its ID after "@". These are the messages that were
+	// scheduled when the last message was added, the last message that had left the schedule then, and messages that
+	// may be unfinished. The IDs of messages that were run by hand end in RunSuffix.
 	Recent []string
 }
 
-// Span is a stretch of time, after From and up to To, in which nothing is planned any more: each occurrence was
+// Span is a stretch of time, after From and up to To, for which planning is finished: each occurrence in it was
 // planned, or is left out for good.
 type Span struct{ From, To time.Time }
 
@@ -86,12 +148,20 @@ func (p Plan) String() string {
 // RunSuffix ends the IDs of messages that were run by hand.
 const RunSuffix = "-run"
 
-// ParsePlan reads a plan as the scripts write it; false for anything else.
+// planText matches a plan as the scripts write it. It does not limit the numbers of spans and of recent messages.
+var planText = regexp.MustCompile(`^[0-9A-Za-z]+ [0-9A-Za-z]+ [0-9]{1,15}-[0-9]{1,15}(,[0-9]{1,15}-[0-9]{1,15})*` +
+	` [0-9]{1,15} ([^ ,]+(,[^ ,]+)*)?$`)
+
+// MaxRecent is how many messages Plan.Recent holds.
+const MaxRecent = 200
+
+// ParsePlan reads a plan as the scripts write it; ok is false for any other text. The scripts must accept the same
+// texts, because a text that only one side accepts as a plan would never be replaced.
 func ParsePlan(text string) (p Plan, ok bool) {
-	words := strings.Split(text, " ")
-	if len(words) != 5 || words[0] == "" {
+	if !planText.MatchString(text) {
 		return Plan{}, false
 	}
+	words := strings.Split(text, " ")
 	spans, ok := parseSpans(words[2])
 	used, err := strconv.Atoi(words[3])
 	if err != nil || !ok {
@@ -101,22 +171,24 @@ func ParsePlan(text string) (p Plan, ok bool) {
 	if words[4] != "" {
 		p.Recent = strings.Split(words[4], ",")
 	}
-	return p, true
+	return p, len(p.Recent) <= MaxRecent && p.String() == text
 }
 
 // SpecVersion returns the version of a spec: its SHA-1 in hex.
 func SpecVersion(spec string) string { return sha1Hex(spec) }
 
-// Recurred is the result of Recur. If neither Written nor Same is set, there is another spec than before.
+// Recurred is the result of Recur. If neither Written nor Same is true, another spec than before is stored.
 type Recurred struct {
-	Written, Same bool
-	TakenBack     int    // messages
-	Plan          string // the current plan
+	Written   bool   // the spec was written
+	Same      bool   // the same spec was stored already
+	TakenBack int    // how many messages were removed from the schedule
+	Plan      string // the current plan
 }
 
-// Recur writes the spec of a recurrence. With before, it does so only if that is the current spec. times is a word that
-// stands for the times of the occurrences: if it changes, planning begins from now. Large messages are taken back in
-// several calls; the last call writes the spec, and the former one is in force until then.
+// Recur writes the spec of a recurrence. If before is not "", it writes only if before is the stored spec. times is a
+// word that changes with the times of the occurrences: if it changes, planning begins from now. Recur takes back the
+// messages of the former spec, in several script calls if they are large. The last call writes the spec; until then the
+// former spec is in force.
 func Recur(ctx context.Context, c rueidis.Client, k Keys, name, before, spec, times string, paused bool) (Recurred, error) {
 	back := 0
 	for {
@@ -136,17 +208,15 @@ func recurStep(ctx context.Context, c rueidis.Client, k Keys, name, before, spec
 	if err != nil {
 		return Recurred{}, false, err
 	}
-	verdict, err := list[0].AsInt64()
-	back, failed := list[1].AsInt64()
-	plan, unread := list[2].ToString()
-	for _, one := range []error{failed, unread} {
-		if err == nil {
-			err = one
-		}
-	}
-	return Recurred{verdict == 1, verdict == 2, int(back), plan}, verdict == notReached, recurScript.unexpected(err)
+	verdict, verdictErr := list[0].AsInt64()
+	back, backErr := list[1].AsInt64()
+	plan, planErr := list[2].ToString()
+	err = cmp.Or(verdictErr, backErr, planErr)
+	r = Recurred{Written: verdict == 1, Same: verdict == 2, TakenBack: int(back), Plan: plan}
+	return r, verdict == notReached, recurScript.unexpected(err)
 }
 
+// oneIf returns a truth value as scripts take it: "1" or "0".
 func oneIf(is bool) string {
 	if is {
 		return "1"
@@ -157,9 +227,9 @@ func oneIf(is bool) string {
 // PlanGone is the Version in the plan of a removed recurrence whose messages may be unfinished.
 const PlanGone = "gone"
 
-// RemoveRecurrence removes a recurrence. It returns whether there was one, and how many messages were taken back. With
-// remember, its messages that may be unfinished stay in a plan with PlanGone, in case the recurrence is added again.
-// ForgetRecurrence removes that plan.
+// RemoveRecurrence removes a recurrence. It returns whether there was one, and how many messages were taken back. If
+// remember is true, messages that may be unfinished stay in a plan with PlanGone, in case the recurrence is added
+// again. ForgetRecurrence removes that plan.
 func RemoveRecurrence(ctx context.Context, c rueidis.Client, k Keys, name string,
 	remember bool) (removed bool, takenBack int, err error) {
 	return removeRecurrence(ctx, c, k, name, false, remember)
@@ -186,12 +256,11 @@ func removeRecurrence(ctx context.Context, c rueidis.Client, k Keys, name string
 	}
 }
 
-// Occurrence is an occurrence to plan. At is the time of the occurrence, and part of the ID of its message. Due is the
-// time at which the message is due. Taken: another partition has a message with this ID, so the occurrence counts as
-// planned, and no message is added.
+// Occurrence is an occurrence to plan.
 type Occurrence struct {
-	At, Due time.Time
-	Taken   bool
+	At    time.Time // the time of the occurrence, which is part of its message's ID
+	Due   time.Time // when the message is due
+	Taken bool      // another partition has a message with this ID: count the occurrence, and add no message
 }
 
 // OccurrenceID returns the ID of the message of an occurrence.
@@ -202,8 +271,8 @@ func OccurrenceID(name string, at time.Time) string {
 // MaxPlanned is how many occurrences one call plans.
 const MaxPlanned = 100
 
-// PlanOccurrences adds occurrences to the schedule and updates the plan, if that is still the one in before. It returns
-// the current plan; false: it was another one.
+// PlanOccurrences adds occurrences to the schedule and updates the plan, if the stored plan is still before. It returns
+// the current plan. ok is false if another plan was stored, and then nothing was changed.
 func PlanOccurrences(ctx context.Context, c rueidis.Client, k Keys, name, before string, spans []Span, payload []byte,
 	meta string, occurrences []Occurrence) (ok bool, plan string, err error) {
 	args := []string{name, before, spansText(spans), rueidis.BinaryString(payload), meta}
@@ -225,8 +294,8 @@ func PlanOccurrences(ctx context.Context, c rueidis.Client, k Keys, name, before
 	return verdict == 1, plan, planScript.unexpected(err)
 }
 
-// RunRecurrence schedules a message of a recurrence for now; false: there is no such recurrence. alone: messages
-// planned for later are taken back.
+// RunRecurrence schedules a message of a recurrence for now. ok is false if there is no such recurrence. alone:
+// messages that are planned for later are taken back.
 func RunRecurrence(ctx context.Context, c rueidis.Client, k Keys, name string, payload []byte, meta string,
 	alone bool) (id string, due time.Time, ok bool, err error) {
 	ms := int64(notReached)
@@ -247,21 +316,23 @@ func RunRecurrence(ctx context.Context, c rueidis.Client, k Keys, name string, p
 	return id, time.UnixMilli(ms), ms >= 0, nil
 }
 
-// Unfinished is a walk that looks whether any of some messages with FieldOverlap is unfinished. The zero value begins
-// one. A walk that has ended may go on later, also with other messages, if these were not scheduled when it ended.
+// Unfinished is a walk through a queue's entries that finds out whether any of some messages with FieldOverlap is
+// unfinished. The zero value begins a walk. A walk that has ended may go on later, also with other messages, if these
+// were not scheduled when it ended.
 type Unfinished struct {
 	cursor  string
 	entries map[string][]string // message → its entries
 }
 
-// FindUnfinished is a step of a walk over the entries of a queue: it looks at limit of them. The walk is done when a
-// message is unfinished, or all entries were looked at. A dead letter counts as finished.
+// FindUnfinished is a step of a walk over the entries of a queue: it looks at limit of them. The walk is done when it
+// has found an unfinished message, or has looked at all entries. A dead letter counts as finished.
 func FindUnfinished(ctx context.Context, c rueidis.Client, k Keys, w *Unfinished, limit int,
-	ids []string) (left, done bool, err error) {
+	ids []string) (unfinished, done bool, err error) {
 	if w.cursor == "" {
 		w.cursor, w.entries = "0-0", map[string][]string{}
 	}
-	maps.DeleteFunc(w.entries, func(id string, _ []string) bool { return !slices.Contains(ids, id) }) // they are finished
+	// A message that is no longer among ids is finished.
+	maps.DeleteFunc(w.entries, func(id string, _ []string) bool { return !slices.Contains(ids, id) })
 	args := []string{w.cursor, strconv.Itoa(limit)}
 	for _, id := range ids {
 		args = append(args, id, strings.Join(w.entries[id], " "))

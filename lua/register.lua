@@ -1,16 +1,17 @@
--- register: adds queues and partition counts to the registry. They stay until the queue is deleted.
+-- register: adds queues and their partition counts to the registry. A count stays until the queue is deleted.
 -- Uses: base
 -- KEYS[1] queues (hash)
--- ARGV[1...] queue, counts (string; integers, comma separated; prefix '-,' = leave out those of a deleted queue)
+-- ARGV[1...] queue, counts (queue: string; counts: integers, comma separated; with '-,' before the first one, counts
+--   that the queue had when it was deleted are not added)
 -- Returns: integer, how many of the queues were not registered, or not with all of these counts
 -- Complexity: O(1) per queue
--- If a command fails here: nothing can after the type check.
+-- If a command fails here: no command can fail after the type check.
 -- Run twice: harmless.
 local queues = KEYS[1]
 local bad = wrong_type({queues, 'hash'})
 if bad then return bad end
 
--- Adds the counts of a text to a set.
+-- Adds the counts in a text to a set. Returns the set.
 local function add_counts(set, text)
   for one in string.gmatch(text, '[^,]+') do
     local n = string.find(one, '^%d+$') and tonumber(one) or 0
@@ -19,36 +20,38 @@ local function add_counts(set, text)
   return set
 end
 
--- The counts of a set, sorted.
+-- The counts of a set as text, sorted.
 local function text_of(set)
   local counts = {}
   for n in pairs(set) do counts[#counts + 1] = n end
   table.sort(counts)
-  return '' .. table.concat(counts, ',') -- the in-process server leaves a single number a number
+  return '' .. table.concat(counts, ',') -- on the in-process server, concat of a single number is not a string
 end
 
--- The counts that the registry has in a field, as a set and as text.
+-- The counts in a field of the registry, as a set and as text.
 local function counts_in(field)
   local text = redis.call('HGET', queues, field) or ''
   return add_counts({}, #text <= 1024 and text or ''), text -- the longest valid text has 914 bytes
 end
 
-redis.call('HDEL', queues, SEP) -- removes nothing; after this write a full server accepts the others
+-- This changes nothing. A server at maxmemory always accepts it, and then accepts this script's further writes, too.
+redis.call('HDEL', queues, SEP)
 local changed = 0
 for i = 1, #ARGV, 2 do
   local queue, given = ARGV[i], add_counts({}, ARGV[i + 1])
   local counts, known = counts_in(queue)
-  local deleted, noted = counts_in('/deleted/' .. queue)
-  local remembered = string.sub(ARGV[i + 1], 1, 1) == '-'
+  -- The field '/deleted/<queue>' has the counts that the queue had when it was deleted.
+  local deleted, stored_deleted = counts_in('/deleted/' .. queue)
+  local skip_deleted = string.sub(ARGV[i + 1], 1, 1) == '-'
   for n in pairs(given) do
-    if not (remembered and deleted[n]) then counts[n], deleted[n] = true, nil end
+    if not (skip_deleted and deleted[n]) then counts[n], deleted[n] = true, nil end
   end
   if text_of(counts) ~= known then
     redis.call('HSET', queues, queue, text_of(counts))
     changed = changed + 1
   end
-  local left = text_of(deleted)
-  if left == '' and noted ~= '' then redis.call('HDEL', queues, '/deleted/' .. queue)
-  elseif left ~= noted then redis.call('HSET', queues, '/deleted/' .. queue, left) end
+  local still_deleted = text_of(deleted)
+  if still_deleted == '' and stored_deleted ~= '' then redis.call('HDEL', queues, '/deleted/' .. queue)
+  elseif still_deleted ~= stored_deleted then redis.call('HSET', queues, '/deleted/' .. queue, still_deleted) end
 end
 return changed

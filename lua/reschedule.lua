@@ -8,30 +8,34 @@
 -- KEYS[6] turns (zset)
 -- ARGV[1] id (string)
 -- ARGV[2] when ('+ms' or Unix ms)
--- ARGV[#] actor (string, who calls; the last one, given with KEYS[4])
--- Returns: two integers: 1 moved or 0 not scheduled; due Unix ms
+-- ARGV[#] actor (string, who calls; the last argument, only if KEYS[4] is given)
+-- Returns: two integers: 1 = changed, 0 = not scheduled; then the new due time (Unix ms)
 -- Complexity: O(log n)
--- If a command fails here: the due time is changed and the wake token missing: late by the ceiling at most.
+-- If a command fails here: the due time is changed, but no wake token is added, so the message may be late by at most a
+--   bridge's longest sleep.
 -- Run twice: harmless with an absolute time; a relative one counts from the last run.
 local due, wake = KEYS[1], KEYS[2]
 local policy, history, meta, turns = KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local story = story_of(policy, history, ARGV) -- removes the actor from ARGV
+local record = record_of(policy, history, ARGV) -- removes the actor from ARGV
 if not is_time(ARGV[2]) then return redis.error_reply('ERR when does not parse: ' .. ARGV[2]) end
 
-redis.call('XDEL', wake, '0-0') -- removes nothing; after this write a full server accepts the others
+-- This changes nothing. A server at maxmemory always accepts it, and then accepts this script's further writes, too.
+redis.call('XDEL', wake, '0-0')
 local now = now_ms()
 local at = due_at(ARGV[2], now)
-local before = head(due)
+local before = earliest_due(due)
 local was = redis.call('ZSCORE', due, ARGV[1])
 if not was then return {0, at} end
+-- If the message waits in line for its ordering key, note_place finds its place in turns, and leave_line below removes
+-- the place: the new due time decides about the message's next place.
 local k = {turns = turns, places = {}}
-note_place(k, meta, was, ARGV[1]) -- at the new time it is due, and waits behind messages that were due before
+note_place(k, meta, was, ARGV[1])
 -- Everything is known before the first write.
 redis.call('ZADD', due, 'XX', digits(at), ARGV[1])
 if k.places[1] then pcall(leave_line, k) end
 wake_if_earlier(wake, before, at)
-if story then
-  note_member(story, 'rescheduled', ARGV[1], ',"due_ms":"' .. digits(at) .. '","was_ms":"' .. due_of(was) .. '"}')
+if record then
+  note_member(record, 'rescheduled', ARGV[1], ',"due_ms":"' .. digits(at) .. '","was_ms":"' .. due_of(was) .. '"}')
 end
-if story then pcall(tell, story) end
+if record then pcall(write_record, record) end
 return {1, at}

@@ -1,5 +1,6 @@
--- retry: takes entries out of a group's pending list: as failed (a retry, or a dead letter), as dead, as never started
---   (again at once), as snoozed (again later), or as cancelled (never again).
+-- retry: takes entries out of a group's pending list. Each entry becomes a retry or, if its attempts are used up, a
+--   dead letter (action retry); or a dead letter (dead); or is scheduled again at once with the same attempt (release),
+--   or later with the same attempt (snooze); or ends (cancel).
 -- Uses: base history entry free key exit cancel
 -- KEYS[1] stream (stream)
 -- KEYS[2] due (zset)
@@ -13,19 +14,20 @@
 -- ARGV[1] group (string)
 -- ARGV[2] max_attempts (integer, for messages without their own; it may be followed by further settings of the policy,
 --   each as ' name=integer': retry_for_ms, max_snoozes)
--- ARGV[3] delays (integers, comma separated, ms: the i-th follows the i-th failed attempt, the last one all further; ''
---   when each entry has its own delay, or needs none)
--- ARGV[4...] entry, id, action, delay, reason, error (entry ID; message ID that was delivered, '' = not compared;
---   'retry' or '', 'dead', 'release', 'snooze', 'cancel', each may be followed by a space and the traceparent of the
---   attempt, which is kept in the field last_trace; ms, '' = from delays, a snooze needs one; string; string)
--- ARGV[#] actor (string, who calls; the last one, given with KEYS[9])
--- Returns: per entry an integer: 0 lost (it was no longer pending), 1 retry scheduled, 2 dead letter, 3 released, 4
---   acknowledged because it is for another group, 5 snoozed, 6 cancelled: it will not be delivered again, whatever the
---   action was, -1 still pending because the dead letter was refused, -9 not looked at because the entries before it
---   came to 1 MiB: send it again; and -1 for an entry with a key that would be scheduled again, if the call is without
---   turns: the entry is still pending, or lost
--- Complexity: O(log n) per entry; it reads 1 MiB and one entry more at most
--- If a command fails here: before XACK the entry stays pending; after it come only commands that cannot fail.
+-- ARGV[3] delays (integers, comma separated, ms: the i-th is the delay after the i-th failed attempt, and the last one
+--   the delay after all further attempts; '' = each entry has its own delay, or needs none)
+-- ARGV[4...] entry, id, action, delay, reason, error (entry: entry ID; id: message ID that was delivered: an entry with
+--   another one counts as lost, '' = it is not compared; action: 'retry' or '', 'dead', 'release', 'snooze', 'cancel';
+--   a space and the traceparent of the attempt may follow, which is kept in the field last_trace; delay: ms, '' = taken
+--   from delays; a snooze needs a delay; reason: string, the reason if the entry becomes a dead letter; error: string)
+-- ARGV[#] actor (string, who calls; the last argument, only if KEYS[9] is given)
+-- Returns: per entry an integer: 0 = lost (it was no longer pending, or carries another message), 1 = retry scheduled,
+--   2 = dead letter, 3 = released, 4 = acknowledged, because it is for another group, 5 = snoozed, 6 = cancelled: it
+--   will not be delivered again, whatever the action was, -1 = still pending, because the dead letter was refused; or
+--   still pending or lost, because the message has an ordering key, would be scheduled again, and the call gives no key
+--   turns, -9 = not looked at, because the entries before it came to 1 MiB: send it again
+-- Complexity: O(log n) per entry; it reads at most 1 MiB and one entry more
+-- If a command fails here: before XACK the entry stays pending; after XACK come only commands that cannot fail.
 -- Run twice: harmless; the second run answers 0.
 local k = {
   stream = KEYS[1], due = KEYS[2], payload = KEYS[3], meta = KEYS[4], dead = KEYS[5],
@@ -33,7 +35,7 @@ local k = {
   delays = delay_list(ARGV[3]), tails = {},
 }
 local history, group = KEYS[9], ARGV[1]
-k.story = story_of(k.policy, history, ARGV) -- removes the actor from ARGV
+k.record = record_of(k.policy, history, ARGV) -- removes the actor from ARGV
 local bad = wrong_type({k.payload, 'hash', k.meta, 'hash'}) or wrong_group(group)
 if bad then return bad end
 local args = ARGV
@@ -41,6 +43,7 @@ local entries, traces = {}, {}
 local actions = {retry = true, [''] = true, dead = true, release = true, snooze = true, cancel = true}
 local without_delay = {dead = true, release = true, cancel = true}
 for i = 4, #args, 6 do
+  -- A traceparent may follow the action: it is moved into traces, so that the argument is the action alone.
   entries[#entries + 1] = args[i]
   if not actions[args[i + 2]] then
     local action, trace = string.match(args[i + 2], '^(%a*) (%x%x%-%x+%-%x+%-%x%x)$')
@@ -58,9 +61,10 @@ for i = 4, #args, 6 do
 end
 if not read_limits(k, ARGV[2]) then return redis.error_reply('ERR max_attempts does not parse') end
 
-redis.call('XACK', k.stream, group, '0-0') -- removes nothing; after this write a full server accepts the others
+-- This changes nothing. A server at maxmemory always accepts it, and then accepts this script's further writes, too.
+redis.call('XACK', k.stream, group, '0-0')
 local now = now_ms()
-local before = head(k.due)
+local before = earliest_due(k.due)
 -- Everything is known before the first write.
 local bodies, read = bodies_of(k.stream, entries)
 local plans = {}
@@ -78,9 +82,11 @@ local left = {}
 for n, verdict in ipairs(verdicts) do
   if verdict > LOST then left[#left + 1] = entries[n] end
 end
+-- Deletes the entries that no group needs any more. Entries with an ordering key are kept apart in k.left: end_turns
+-- deletes them, too, and makes the next message of each key due.
 free(k.stream, part_keyed(k, left))
 if k.left then pcall(end_turns, k) end
 wake_if_earlier(k.wake, before, k.soonest)
 for n = read + 1, #entries do verdicts[n] = LATER end
-if k.story then pcall(tell, k.story) end
+if k.record then pcall(write_record, k.record) end
 return failed or verdicts

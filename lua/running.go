@@ -10,7 +10,7 @@ import (
 )
 
 // CancelledMark is added to the delivery counter of a pending entry, the last number of XPENDING, when its message is
-// cancelled while a consumer holds it. TestMarkOfTheScripts compares it with the scripts.
+// cancelled while a consumer holds it. TestCancelMarkMatchesTheScripts compares it with the scripts.
 const CancelledMark = 1_000_000_000_000
 
 // Deliveries decodes a delivery counter: how often the entry was delivered, and whether its message was cancelled
@@ -27,18 +27,19 @@ type EntryVerdict string
 
 // Verdicts of CancelEntries.
 const (
-	EntryCancelled  EntryVerdict = "1" // nobody will be given it
-	EntryCancelling EntryVerdict = "2" // a consumer holds it, and learns it with its next extend
-	EntryUnread     EntryVerdict = "3" // not cancelled: the group has not read it yet, and another group needs it
+	EntryCancelled EntryVerdict = "1" // the entry will not be delivered
+	// EntryCancelling: a consumer holds the entry, and learns of the cancellation when it next extends the entry.
+	EntryCancelling EntryVerdict = "2"
+	EntryUnread     EntryVerdict = "3" // not cancelled: the group has not read the entry yet, and another group needs it
 )
 
-// FoundEntry is an entry that CancelEntries found, for one group or for all groups that were asked for.
+// FoundEntry is an entry that CancelEntries found, for one group or for every group.
 type FoundEntry struct {
 	Entry    string
 	ID       string // of the message
 	Group    string // "" = every group
 	Verdict  EntryVerdict
-	Consumer string // with EntryCancelling: who holds it
+	Consumer string // with EntryCancelling: the consumer that holds the entry
 }
 
 // EntryWalk is one step of a walk through a stream. Each step may use another connection. An empty Cursor begins a
@@ -55,9 +56,9 @@ var cancelEntriesScript = load("cancel_entries",
 	[]string{"id"})
 
 // CancelEntries is a step of a walk that cancels the messages with the given IDs in a stream. It deletes an entry that
-// no group holds. It marks the delivery of an entry that a consumer holds: Extend then answers HeldCancelled, and every
-// exit ends it. For one group, it deletes an entry only if no other group needs it. It returns the next step; its
-// Cursor is "" when all entries up to Last were looked at.
+// no group holds. If a consumer holds an entry, it marks the delivery: Extend then answers HeldCancelled, and the
+// message ends, whatever the consumer does with it. For a single group, it deletes an entry only if no other group
+// needs it. It returns the next step, whose Cursor is "" when all entries up to Last were looked at.
 func CancelEntries(ctx context.Context, c rueidis.Client, k Keys, w EntryWalk, ids []string,
 	d Durability) (next EntryWalk, found []FoundEntry, err error) {
 	if w.Cursor == "" {
@@ -65,7 +66,7 @@ func CancelEntries(ctx context.Context, c rueidis.Client, k Keys, w EntryWalk, i
 	}
 	args := append([]string{w.Cursor, w.Last, strconv.Itoa(w.Limit), w.Group}, ids...)
 	s := cancelEntriesScript
-	reply, waited := s.runDurably(ctx, c, []string{k.Stream, k.Due, k.Seen, k.Wake, k.Turns, k.Policy, k.History},
+	reply, waited := s.runFor(ctx, c, []string{k.Stream, k.Due, k.Seen, k.Wake, k.Turns, k.Policy, k.History},
 		append(args, k.Actor), d)
 	if waited != nil && !errors.Is(waited, ErrNotDurable) {
 		return w, nil, waited

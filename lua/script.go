@@ -18,21 +18,21 @@ import (
 //go:embed generated/*.lua
 var generated embed.FS
 
-// script is one transition. The lists name the keys and arguments that the Go call sends; TestHeaders compares them
+// script is one Lua script. The lists name the keys and arguments that the Go call sends; TestHeaders compares them
 // with the Lua header.
 type script struct {
 	name     string
 	keys     []string
 	args     []string // sent once
 	each     []string // sent for every item, after args
-	everyKey bool     // the whole list of keys is repeated, too
+	everyKey bool     // the list of keys is sent once for every item
 	exec     *rueidis.Lua
 	source   string
 	sha      string
 }
 
-// load builds a script from its generated text.
-// The client library never repeats a script, because only the caller knows whether a repeat is harmless.
+// load builds a script from its generated text. rueidis.NewLuaScript makes the client library never repeat a script,
+// because only the caller knows whether a repeat is harmless.
 func load(name string, keys, args, each []string) *script {
 	source := Source(name)
 	s := &script{name: name, keys: keys, args: args, each: each, exec: rueidis.NewLuaScript(source), source: source,
@@ -43,12 +43,19 @@ func load(name string, keys, args, each []string) *script {
 
 var namesBySHA = map[string]string{} // not changed after the package is initialised
 
-// ScriptName returns the name of the script that EVALSHA runs by this SHA-1; "" for one that is not ours.
+// ScriptName returns the name of the script with this SHA-1; "" if the script is not one of duestream's.
 func ScriptName(sha string) string { return namesBySHA[sha] }
 
 // readOnly makes the server refuse writes of the script, so that users who may only read can run it.
 func (s *script) readOnly() *script {
 	s.exec = rueidis.NewLuaScriptReadOnly(s.source)
+	return s
+}
+
+// repeatable makes the client library repeat the script after the connection broke. The script must be harmless if it
+// runs twice.
+func (s *script) repeatable() *script {
+	s.exec = rueidis.NewLuaScriptRetryable(s.source)
 	return s
 }
 
@@ -65,16 +72,16 @@ func generatedText(name string) string {
 	return text
 }
 
-// tells reports whether the script writes a history: then its last argument is the actor.
-func (s *script) tells() bool { return slices.Contains(s.keys, "history") }
+// hasActor reports whether the last argument is the actor. It is if the script writes a history.
+func (s *script) hasActor() bool { return slices.Contains(s.keys, "history") }
 
 // check refuses numbers of keys and arguments that do not fit the header.
 func (s *script) check(keys, args []string) error {
-	n := len(args) - len(s.args)
-	if s.tells() {
-		n--
+	itemArgs := len(args) - len(s.args)
+	if s.hasActor() {
+		itemArgs--
 	}
-	fits := n == 0 || n > 0 && len(s.each) > 0 && n%len(s.each) == 0
+	fits := itemArgs == 0 || itemArgs > 0 && len(s.each) > 0 && itemArgs%len(s.each) == 0
 	if s.everyKey {
 		fits = fits && len(keys)%len(s.keys) == 0
 	} else {
@@ -117,6 +124,16 @@ func (s *script) runBehind(ctx context.Context, c rueidis.Client, cmds []rueidis
 	return reply, nil
 }
 
+// runFor runs the script, and waits for d if there is anything to wait for. An error returned with a reply is about the
+// wait.
+func (s *script) runFor(ctx context.Context, c rueidis.Client, keys, args []string,
+	d Durability) (rueidis.RedisMessage, error) {
+	if d.Waits() {
+		return s.runDurably(ctx, c, keys, args, d)
+	}
+	return s.run(ctx, c, keys, args)
+}
+
 // integer runs a script that answers with one integer.
 func (s *script) integer(ctx context.Context, c rueidis.Client, keys, args []string) (int64, error) {
 	reply, err := s.run(ctx, c, keys, args)
@@ -127,12 +144,12 @@ func (s *script) integer(ctx context.Context, c rueidis.Client, keys, args []str
 	return n, s.unexpected(err)
 }
 
-// integers runs a script that answers with a list of want integers, and waits for d: with ErrNotDurable it returns the
+// integers runs a script that answers with a list of want integers, and waits for d. With ErrNotDurable, it returns the
 // list, too.
 func (s *script) integers(ctx context.Context, c rueidis.Client, keys, args []string, want int, d Durability) ([]int64, error) {
-	reply, waited := s.runDurably(ctx, c, keys, args, d)
-	if waited != nil && !errors.Is(waited, ErrNotDurable) {
-		return nil, waited
+	reply, runErr := s.runFor(ctx, c, keys, args, d)
+	if runErr != nil && !errors.Is(runErr, ErrNotDurable) {
+		return nil, runErr
 	}
 	list, err := reply.AsIntSlice()
 	if err == nil && len(list) != want {
@@ -141,14 +158,14 @@ func (s *script) integers(ctx context.Context, c rueidis.Client, keys, args []st
 	if err != nil {
 		return nil, s.unexpected(err)
 	}
-	return list, waited
+	return list, runErr
 }
 
 // notReached is a script's answer for an item that it did not look at, because the items before it used up its budget
 // of bytes.
 const notReached = -9
 
-// inParts returns an answer for each item. It repeats the call for items that were not reached.
+// inParts calls a function with all items, and again with those that were not reached, until each item has an answer.
 func inParts[T any](items []T, call func(items []T) ([]int64, error)) ([]int64, error) {
 	var answers []int64
 	for {

@@ -22,7 +22,7 @@ var notInProcess = map[string]string{}
 func init() {
 	for reason, tests := range map[string][]string{
 		"a deleted entry stays in its pending lists for ever: XAUTOCLAIM and XCLAIM neither drop nor report it": {
-			"TestReclaimReportsLostBodies", "TestExtendBuriesALostBody", "TestCancelAmongSeveralGroups",
+			"TestReclaimReportsLostBodies",
 		},
 		"JUSTID adds to the delivery counter": {"TestExtendLeavesTheCounterAlone"},
 		"the last generated ID is not kept, so that no stream is ever full": {
@@ -38,12 +38,12 @@ func init() {
 	}
 }
 
-// everywhere runs f on the shared server and on every local image, there also with published scripts called as
-// functions, and on the in-process server. The servers run in parallel, after the test's function has returned; on one
-// server one f runs at a time.
-func everywhere(t *testing.T, f func(b *rig)) {
+// everywhere runs f on the shared server, on local images and on the in-process server. On the shared server it runs f
+// once more, with published scripts called as functions. The servers run in parallel, after the test's function has
+// returned; on one server one f runs at a time.
+func everywhere(t *testing.T, f func(b *testQueue)) {
 	t.Helper()
-	withUsers(t, f)
+	onServers(t, f)
 	t.Run("in-process", func(t *testing.T) {
 		t.Parallel()
 		parent, _, _ := strings.Cut(t.Name(), "/")
@@ -55,12 +55,15 @@ func everywhere(t *testing.T, f func(b *rig)) {
 	})
 }
 
-// withUsers is everywhere, without the in-process server, which has no users.
-func withUsers(t *testing.T, f func(b *rig)) {
+// onServers is everywhere without the in-process server, which has no users, and is too slow for large data.
+func onServers(t *testing.T, f func(b *testQueue)) {
 	t.Helper()
+	shared := redistest.Shared(t)
 	eachAtOnce(t, func(t *testing.T, s *redistest.Server) {
-		f(newRig(t, s))
-		t.Run("FCALL", func(t *testing.T) { f(newFcallRig(t, s)) })
+		f(newTestQueue(t, s))
+		if s == shared {
+			t.Run("FCALL", func(t *testing.T) { f(newFunctionsQueue(t, s)) })
+		}
 	})
 }
 
@@ -73,6 +76,7 @@ func eachAtOnce(t *testing.T, f func(t *testing.T, s *redistest.Server)) {
 	})
 }
 
-func inProcess(t *testing.T) *rig {
-	return newRig(t, redistest.InProcess(t))
+// inProcess returns a queue on a new in-process server.
+func inProcess(t *testing.T) *testQueue {
+	return newTestQueue(t, redistest.InProcess(t))
 }

@@ -2,7 +2,8 @@ package lua
 
 import "fmt"
 
-// bodies fills a hash with bodies of any size; one in five has a member.
+// bodies fills the hash of payloads with values of any size. One in five fields has a member in the schedule; the
+// others are orphans.
 func (o *ordeal) bodies() (fields []string) {
 	b := o.b
 	n := o.number("fields", 1, 600)
@@ -29,7 +30,8 @@ func (o *ordeal) orphans() {
 	}
 }
 
-// newSweepOrdeal sweeps as a keeper does.
+// newSweepOrdeal returns a function that sweeps orphans as a keeper does: each call goes on where the last one ended,
+// and names the orphans that the last one found, of which every other one may be deleted.
 func newSweepOrdeal(o *ordeal) func() {
 	cursor := ""
 	var watched []Watched
@@ -54,6 +56,45 @@ func (o *ordeal) findOrphans() {
 	}
 	_, err := StillOrphans(o.b.ctx, o.scale, k.Due, k.Payload, o.some(fields, 500))
 	o.must(err)
+}
+
+func (o *ordeal) findEntries() {
+	o.held(2)
+	for s := (EntrySearch{Limit: o.number("limit", 1, 300), More: true}); s.More; {
+		next, _, err := FindEntries(o.b.ctx, o.scale, o.b.k.Stream, "m", s)
+		o.must(err)
+		s = next
+	}
+}
+
+func (o *ordeal) searchDue() {
+	o.schedule(o.number("members", 1, 300))
+	f := SearchFilter{States: []string{SearchScheduled, SearchRetrying}}
+	if o.flip("text") {
+		f.Text = "y"
+	}
+	metas := o.flip("metas")
+	if metas { // one step of the scan returns a bucket of the hash
+		o.bucket = 5 * o.largest
+	}
+	for s := (DueSearch{Limit: o.number("limit", 1, 300), Metas: metas}); !s.Done; {
+		next, _, err := SearchDue(o.b.ctx, o.scale, o.b.k, f, s)
+		o.must(err)
+		s = next
+	}
+}
+
+func (o *ordeal) searchEntries() {
+	o.held(2)
+	f := SearchFilter{States: []string{SearchReady, SearchPending}}
+	if o.flip("text") {
+		f.Text = "y"
+	}
+	for s := (StreamSearch{Limit: o.number("limit", 1, 300)}); !s.Done; {
+		next, _, err := SearchEntries(o.b.ctx, o.scale, o.b.k.Stream, f, s)
+		o.must(err)
+		s = next
+	}
 }
 
 func (o *ordeal) findLost() {

@@ -15,12 +15,17 @@ func ordeals() map[string]func(*ordeal) {
 		"cancel_entries": (*ordeal).cancelEntries,
 		"expire":         (*ordeal).expire,
 		"orphans":        (*ordeal).orphans, "find_orphans": (*ordeal).findOrphans, "find_lost": (*ordeal).findLost,
-		"ack": (*ordeal).ack, "retry": (*ordeal).retry, "reclaim": (*ordeal).reclaim, "extend": (*ordeal).extend,
+		"find_entries": (*ordeal).findEntries,
+		"search_due":   (*ordeal).searchDue, "search_entries": (*ordeal).searchEntries,
+		"ack": (*ordeal).ack, "retry": (*ordeal).retry,
+		"reclaim": (*ordeal).reclaim, "extend": (*ordeal).extend,
 		"trim": (*ordeal).trim, "pass_turns": (*ordeal).passTurns, "receive": (*ordeal).receive,
 		"redrive": (*ordeal).redrive, "restore": (*ordeal).restore, "survey": (*ordeal).survey,
+		"glance":    (*ordeal).glance,
 		"heartbeat": (*ordeal).heartbeat, "register": (*ordeal).register, "configure": (*ordeal).configure,
 		"signal": (*ordeal).signal, "take": (*ordeal).take, "versions": (*ordeal).versions,
-		"recur": (*ordeal).recur, "plan": (*ordeal).plan, "run_recurrence": (*ordeal).runRecurrence,
+		"withdraw": (*ordeal).withdraw,
+		"recur":    (*ordeal).recur, "plan": (*ordeal).plan, "run_recurrence": (*ordeal).runRecurrence,
 		"remove_recurrence": (*ordeal).removeRecurrence, "find_unfinished": (*ordeal).findUnfinished,
 		"ensure_group": (*ordeal).ensureGroup, "drop_consumer": (*ordeal).dropConsumer, "drop_groups": (*ordeal).dropGroups,
 		"delete_empty": (*ordeal).deleteEmpty, "set_target": (*ordeal).setTarget,
@@ -44,7 +49,7 @@ func (o *ordeal) schedule(n int) (members []string) {
 	if o.keyed {
 		key = `,"key":"k"`
 	}
-	if o.flip("short names") { // many of these are read at a time
+	if o.flip("short names") { // drain reads short members in larger pages
 		names = make([]int, n)
 	}
 	for i := range n {
@@ -65,7 +70,7 @@ func (o *ordeal) schedule(n int) (members []string) {
 	return members
 }
 
-// there returns the members as they are stored.
+// there returns the members as they are stored, with the bytes for which pad stands.
 func (o *ordeal) there() []string { return o.b.texts("ZRANGE", o.b.k.Due, "0", "-1") }
 
 func (o *ordeal) drain() {
@@ -132,6 +137,14 @@ func (o *ordeal) cancel() {
 func (o *ordeal) versions() {
 	o.schedule(o.number("members", 1, 60))
 	_, err := Versions(o.b.ctx, o.scale, o.b.k, o.there())
+	o.must(err)
+}
+
+func (o *ordeal) withdraw() {
+	o.schedule(o.number("members", 1, 60))
+	page, err := Export(o.b.ctx, o.b.c, o.b.k, Exported{}, 1, 1)
+	o.must(err)
+	_, err = Withdraw(o.b.ctx, o.scale, o.b.k, page[0])
 	o.must(err)
 }
 
@@ -251,12 +264,13 @@ func (o *ordeal) held(least int) (ids []string) {
 	return ids
 }
 
+// claim returns a command that makes a group hold entries, as if they had been delivered an hour ago.
 func claim(stream, group string, ids []string) []string {
 	words := append([]string{"XCLAIM", stream, group, "c1", "0"}, ids...)
 	return append(words, "IDLE", "3600000", "FORCE", "JUSTID")
 }
 
-// some picks entries from anywhere in a list.
+// some picks at most most entries of a list, at equal distances.
 func (o *ordeal) some(ids []string, most int) (picked []string) {
 	step := o.number("step", 1, max(1, len(ids)/2))
 	for i := 0; i < len(ids) && len(picked) < most; i += step {
@@ -267,7 +281,7 @@ func (o *ordeal) some(ids []string, most int) (picked []string) {
 
 func (o *ordeal) ack() {
 	ids := o.held(2)
-	// The others have acknowledged most of it, so that something can be freed.
+	// Some of the other groups have acknowledged the first half of the entries, so that entries can be freed.
 	for i := 1; i < o.groups; i++ {
 		if o.flip("done") {
 			o.b.do(append([]string{"XACK", o.b.k.Stream, fmt.Sprint("other", i)}, ids[:len(ids)/2]...)...)
@@ -359,7 +373,7 @@ func (o *ordeal) trim() {
 		commands = append(commands, []string{"ZADD", b.k.Seen, strconv.Itoa(i), fmt.Sprint("w", i) + pad(n)})
 	}
 	b.build(commands...)
-	if o.flip("sweepable") { // but for the first
+	if o.flip("sweepable") { // all groups acknowledge a part of the entries behind the first one
 		for i := range o.groups {
 			name := "g"
 			if i > 0 {
@@ -393,7 +407,7 @@ func (o *ordeal) passTurns() {
 			fmt.Sprintf("k%d%sbusy%s%s", i%40, Separator, Separator, id)})
 	}
 	b.build(commands...)
-	o.largest *= 2 // the message in flight, and then the one that waits
+	o.largest *= 2 // a call may read one entry in flight and one waiting message beyond the budget
 	done := TurnsPassed{}
 	for range 4 {
 		var err error
@@ -444,4 +458,44 @@ func (o *ordeal) survey() {
 	o.groups = groups
 	_, err := Survey(o.b.ctx, o.scale, all, true)
 	o.must(err)
+}
+
+func (o *ordeal) glance() {
+	var all []GlanceAt
+	partitions, groups := o.number("partitions", 1, 30), o.number("groups", 0, 200)
+	members, bodies := o.sizes("member", 40*partitions), o.sizes("body", 4*partitions)
+	consumers := o.number("consumers", 0, 40)
+	for i := range partitions {
+		q := o.b.queue(fmt.Sprint("q", i))
+		commands := [][]string{{"HSET", q.k.Meta, "m", "{}"}}
+		for m := range 40 {
+			size := members[40*i+m]
+			commands = append(commands, []string{"ZADD", q.k.Due, strconv.Itoa(m), fmt.Sprint("m", m, Separator, pad(size))})
+			o.seen(size+10, 0)
+		}
+		for e := range 4 {
+			size := bodies[4*i+e]
+			commands = append(commands, []string{"XADD", q.k.Stream, fmt.Sprintf("5-%d", e+1), "id", "m", "payload", pad(size)},
+				[]string{"XADD", q.k.Dead, fmt.Sprintf("5-%d", e+1), "id", "m", "payload", pad(size)})
+			o.seen(0, size+20)
+		}
+		for g := range groups {
+			name := fmt.Sprint("g", g)
+			commands = append(commands, []string{"XGROUP", "CREATE", q.k.Stream, name, "0"})
+			for c := range consumers {
+				commands = append(commands, []string{"XGROUP", "CREATECONSUMER", q.k.Stream, name, fmt.Sprint("c", c)})
+			}
+		}
+		q.build(commands...)
+		all = append(all, GlanceAt{Keys: q.k, Newest: 4096})
+	}
+	o.groups = groups
+	for len(all) > 0 {
+		list, err := Glance(o.b.ctx, o.scale, all, 64, 100*365*24*time.Hour)
+		o.must(err)
+		for _, g := range list {
+			o.must(g.Err)
+		}
+		all = all[len(list):]
+	}
 }

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// remembered makes a recurrence with any number of planned occurrences, and bodies of any size.
+// remembered stores a recurrence with any number of planned occurrences, and payloads of any size. It returns the plan.
 func (o *ordeal) remembered() (before string) {
 	b, spec := o.b, `{"every_ms":1000,"payload":"`+pad(min(20_000, o.size("spec")))+`"}`
 	o.schedule(o.number("members", 1, 60))

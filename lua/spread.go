@@ -19,7 +19,7 @@ func SpreadOf(id string, d time.Duration) time.Duration {
 	return time.Duration(binary.BigEndian.Uint64(sum[:])%uint64(d.Milliseconds())) * time.Millisecond
 }
 
-// Later returns the time d later, in whole milliseconds.
+// Later returns the point in time that is d after w, in whole milliseconds. If w does not parse, it returns w.
 func (w When) Later(d time.Duration) When {
 	text, relative := strings.CutPrefix(string(w), "+")
 	ms, err := strconv.ParseInt(text, 10, 64)

@@ -32,11 +32,13 @@ func TestSpreadIsEvenAndByTheIDAlone(t *testing.T) {
 			t.Errorf("in %s: %s", d, at)
 		}
 	}
+	// The example of docs/reference/protocol.md.
 	if at := SpreadOf("order-42", 10*time.Minute); at != 126_703*time.Millisecond {
 		t.Errorf("order-42: %s", at)
 	}
 }
 
+// Later adds a duration to a relative and to an absolute due time.
 func TestLaterThanAPointInTime(t *testing.T) {
 	t.Parallel()
 	for from, want := range map[When]When{After(0): "+1500", After(time.Second): "+2500",

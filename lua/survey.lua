@@ -1,22 +1,23 @@
--- survey: looks at many queues in one round trip, so that idle ones cost nothing.
+-- survey: looks at many queues in one round trip, so that a bridge sends no further commands for idle queues.
 -- Uses: base free
 -- KEYS[1...] due, payload, meta, stream, wake, seen, policy, calm, recurring, turns, planned, leases (zset; hash; hash;
 --   stream; stream; zset; hash; hash; hash; zset; hash; zset)
--- ARGV[1] held (integer, 1 = for streams without entries, also look whether a group holds deleted ones, which costs as
---   much as the rest)
--- Returns: per queue: wait (integer, ms until the head is due, -1 = nothing is scheduled or the queue is held, -2 =
---   error: the schedule or the stream could not be read, -9 = not looked at, because the heads of the queues before it
---   came to 1 MiB, or their groups to 5,000: ask again), overdue (integer, ms that the head is late), token (string: ID
---   of the wake token, or an error; unless wait is -2, the error is about a key other than the schedule and the
---   stream), busy (integer: 1 = the stream holds entries, or a group holds some; plus 2 = messages with a key are in
---   flight, or wait), untidy (integer: 0 = no; 1 = dedup windows, notes of reclaims, or leases are left; 2 = more
---   bodies than members are left), standing (string: a text that changes when anybody reads or adds entries; '' = a
---   group holds some, there are none, or there were too many groups to look at), bodies (integer: fields of payload and
---   meta), recurs (integer: recurrences and their plans; 1 more if such a key could not be read, so that the planner
---   looks and reports the error)
+-- ARGV[1] held (integer, 1 = if a stream has no entries, also look whether a group holds deleted entries, which doubles
+--   the cost)
+-- Returns: per queue: wait (integer, ms until the earliest message is due, -1 = nothing is scheduled, or the queue is
+--   held, -2 = the schedule or the stream could not be read, -9 = not looked at, because the earliest members of the
+--   queues before it came to 1 MiB, or their groups to 5,000: ask again), overdue (integer, ms by which the earliest
+--   message is late), token (string, the ID of the wake token, or an error text; unless wait is -2, the error is about
+--   a key other than the schedule and the stream), busy (integer, the sum of 1 = the stream has entries, or a group
+--   holds entries, and 2 = messages with an ordering key are in flight or wait), untidy (integer, 0 = nothing to tidy
+--   up, 1 = dedup windows, notes of reclaims, or leases are left, 2 = there are more payloads, or more metas, than
+--   members), standing (string, a text that changes when anybody reads or adds entries; '' = a group holds entries, or
+--   there are no entries, or there were too many groups to look at), bodies (integer, fields of payload and meta),
+--   recurs (integer, recurrences and their plans; 1 more if a key could not be read, so that the planner looks and
+--   reports the error)
 -- Complexity: O(queues × groups)
--- If a command fails here: that queue answers with the error, and with everything else that could be read; the other
---   queues are looked at.
+-- If a command fails here: the reply for that queue has the error, and all that could be read; the other queues are
+--   looked at.
 -- Run twice: harmless; it only reads.
 local now = now_ms()
 local held = ARGV[1] == '1'
@@ -28,61 +29,60 @@ local function name_wrong(due, payload, meta, stream, wake, seen, policy, calm, 
     policy, 'hash', calm, 'hash', recurring, 'hash', turns, 'zset', planned, 'hash', leases, 'zset'})
 end
 
--- The number that a command returned, or 0 if it failed; bad[1] is then its error. A queue's messages are looked after
--- also when its other keys cannot be read.
-local function asked(bad, reply)
+-- The number that a command returned; 0 if the command failed, and then bad[1] is set to the error. So the queue's
+-- messages are served also if its other keys cannot be read.
+local function number_or_error(bad, reply)
   if type(reply) == 'table' then bad[1] = reply end
   return type(reply) == 'table' and 0 or reply
 end
 
 -- The state of the schedule: wait (unless the queue is held), overdue, untidy, bodies.
 local function schedule(bad, due, payload, meta, seen, policy, calm, leases)
-  local first, size = head(due)
+  local first, size = earliest_due(due)
   local members, wait, overdue = redis.call('ZCARD', due), -1, 0
   bytes = bytes + size
-  if first and first < 1e15 and asked(bad, redis.pcall('HGET', policy, 'held')) ~= '1' then
+  if first and first < 1e15 and number_or_error(bad, redis.pcall('HGET', policy, 'held')) ~= '1' then
     wait = math.max(0, math.ceil(first) - now)
     overdue = math.max(0, now - math.ceil(math.max(0, first)))
   end
-  local left = asked(bad, redis.pcall('ZCARD', seen)) + asked(bad, redis.pcall('HLEN', calm))
-  left = left + asked(bad, redis.pcall('ZCARD', leases))
+  local left = number_or_error(bad, redis.pcall('ZCARD', seen)) + number_or_error(bad, redis.pcall('HLEN', calm))
+  left = left + number_or_error(bad, redis.pcall('ZCARD', leases))
   local untidy = left > 0 and 1 or 0
   local payloads, metas = redis.call('HLEN', payload), redis.call('HLEN', meta)
   return wait, overdue, math.max(payloads, metas) > members and 2 or untidy, payloads + metas
 end
 
--- A text about entries and groups while no group holds any; '' = one does. It reads a limited number of groups per
--- call.
+-- The text standing of the reply. groups_left limits how many groups are read in one call.
 local function standing_of(stream, length)
   if groups_left <= 0 then return '' end
   local groups = groups_of(stream)
   groups_left = groups_left - #groups
-  local least = ''
+  local slowest = '' -- the smallest last delivered entry of the groups
   for _, group in ipairs(groups) do
     if group.pending > 0 then return '' end
-    if least == '' or less(group.last, least) then least = group.last end
+    if slowest == '' or less(group.last, slowest) then slowest = group.last end
   end
-  return length .. ' entries, ' .. #groups .. ' groups from ' .. least
+  return length .. ' entries, ' .. #groups .. ' groups from ' .. slowest
 end
 
--- Whether a stream holds entries, or a group holds deleted ones; and the standing of the stream.
+-- The state of the stream: 1 if it has entries or a group holds deleted ones, else 0; and standing.
 local function entries(stream)
   local length = redis.call('XLEN', stream)
   if length > 0 or not held then return math.min(1, length), length > 0 and standing_of(stream, length) or '' end
-  local is, groups = is_held(stream)
+  local held_by_group, groups = is_held(stream)
   groups_left = groups_left - groups
-  return is and 1 or 0, ''
+  return held_by_group and 1 or 0, ''
 end
 
--- Looks at one queue; an empty one costs few commands. A key of another type is named in the reply, and the other
--- queues are still looked at.
+-- Looks at one queue, with few commands if the queue is empty. Returns its part of the reply.
 local function look(due, payload, meta, stream, wake, seen, policy, calm, recurring, turns, planned, leases)
   local bad = {}
   local ok, wait, overdue, untidy, bodies = true, -1, 0, 0, 0
   local keyed, recurs = 0, 0
   if redis.call('EXISTS', due, payload, meta, seen, calm, recurring, turns, planned, leases) > 0 then
-    recurs = asked(bad, redis.pcall('HLEN', recurring)) + asked(bad, redis.pcall('HLEN', planned)) + (bad[1] and 1 or 0)
-    keyed = asked(bad, redis.pcall('ZCARD', turns))
+    recurs = number_or_error(bad, redis.pcall('HLEN', recurring))
+    recurs = recurs + number_or_error(bad, redis.pcall('HLEN', planned)) + (bad[1] and 1 or 0)
+    keyed = number_or_error(bad, redis.pcall('ZCARD', turns))
     ok, wait, overdue, untidy, bodies = pcall(schedule, bad, due, payload, meta, seen, policy, calm, leases)
     if not ok then
       bad[1] = wait
@@ -95,8 +95,8 @@ local function look(due, payload, meta, stream, wake, seen, policy, calm, recurr
     token = {}
   end
   bytes = bytes + bytes_of(token[1] and token[1][2])
-  local fine, busy, standing = pcall(entries, stream)
-  if not fine then
+  local stream_ok, busy, standing = pcall(entries, stream)
+  if not stream_ok then
     bad[1] = busy
     busy, standing = 0, ''
   end
@@ -106,11 +106,12 @@ local function look(due, payload, meta, stream, wake, seen, policy, calm, recurr
     newest = wrong and wrong.err or error_of(bad[1])
   end
   if keyed > 0 then busy = busy + 2 end
-  return ok and fine and wait or -2, overdue, newest, busy, untidy, standing, bodies, recurs
+  return ok and stream_ok and wait or -2, overdue, newest, busy, untidy, standing, bodies, recurs
 end
 
 local keys, reply = KEYS, {}
 for i = 1, #keys, 12 do
+  -- The values for a queue that is not looked at, in the order of the header.
   local row = {LATER, 0, '', 0, 0, '', 0, 0}
   if bytes < MOST_BYTES and groups_left > 0 then row = {look(unpack(keys, i, i + 11))} end
   for _, value in ipairs(row) do reply[#reply + 1] = value end

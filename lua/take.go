@@ -10,15 +10,15 @@ import (
 
 var takeScript = load("take", []string{"bucket"}, []string{"interval", "burst", "n"}, nil)
 
-// Take takes n tokens, 1 to MaxBurst, out of the token bucket at a key. It returns 0 if they were taken; else nothing
-// was taken, and they are there after the returned time. More than burst are taken when the bucket is full, and the
-// rest is owed. The key exists only while the bucket is not full.
+// Take takes n tokens, 1 to MaxBurst, out of the token bucket at a key. If it returns 0, they were taken. Else no token
+// was taken, and n tokens can be taken after the returned time. If n is above burst, the tokens are taken when the
+// bucket is full, and the next caller waits for the missing ones. The key exists only while the bucket is not full.
 func Take(ctx context.Context, c rueidis.Client, bucket string, interval time.Duration, burst, n int) (time.Duration, error) {
 	return askBucket(ctx, c, bucket, interval, burst, max(n, 1))
 }
 
-// UntilNext returns after which time a token can be taken out of a bucket. Negative: one can be taken, and could for
-// that long, at most for the time in which the bucket's other tokens came back.
+// UntilNext returns the time until a token can be taken out of a bucket. A negative result says for how long a token
+// could have been taken already; it is at most the time in which the bucket's other tokens came back.
 func UntilNext(ctx context.Context, c rueidis.Client, bucket string, interval time.Duration, burst int) (time.Duration, error) {
 	return askBucket(ctx, c, bucket, interval, burst, 0)
 }

@@ -8,7 +8,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-func (b *rig) take(interval time.Duration, burst, n int) time.Duration {
+// take takes n tokens out of the bucket, or returns how long to wait for them.
+func (b *testQueue) take(interval time.Duration, burst, n int) time.Duration {
 	b.Helper()
 	wait, err := Take(b.ctx, b.c, b.g.Bucket("d"), interval, burst, n)
 	if err != nil {
@@ -17,14 +18,15 @@ func (b *rig) take(interval time.Duration, burst, n int) time.Duration {
 	return wait
 }
 
-func (b *rig) putBack(interval time.Duration, burst, n int) {
+func (b *testQueue) putBack(interval time.Duration, burst, n int) {
 	b.Helper()
 	if err := PutBack(b.ctx, b.c, b.g.Bucket("d"), interval, burst, n); err != nil {
 		b.Fatal(err)
 	}
 }
 
-func (b *rig) look(interval time.Duration, burst int) time.Duration {
+// look returns how long to wait for the next token; below 0 = for how long one has been there.
+func (b *testQueue) look(interval time.Duration, burst int) time.Duration {
 	b.Helper()
 	wait, err := UntilNext(b.ctx, b.c, b.g.Bucket("d"), interval, burst)
 	if err != nil {
@@ -33,8 +35,12 @@ func (b *rig) look(interval time.Duration, burst int) time.Duration {
 	return wait
 }
 
-func TestABucketHoldsWhatItHolds(t *testing.T) {
-	everywhere(t, func(b *rig) {
+// A token bucket gives out a burst, then one token an interval; it can owe tokens, and take tokens back. A change of
+// the rate keeps the number of tokens that are missing. Waits are hours, so that the duration of the test does not
+// matter.
+func TestTokenBucket(t *testing.T) {
+	everywhere(t, func(b *testQueue) {
+		// near checks a time that grows shorter while the test runs.
 		near := func(what string, got, want time.Duration) {
 			b.Helper()
 			if got > want || got < want-time.Minute {
@@ -58,8 +64,8 @@ func TestABucketHoldsWhatItHolds(t *testing.T) {
 		b.do("DEL", b.g.Bucket("d"))
 		near("more than it holds, when it is full", b.take(time.Hour, 3, 10), 0)
 		near("what is owed", b.take(time.Hour, 3, 1), 8*time.Hour)
-		b.putBack(time.Hour, 3, 1) // of what is owed
-		near("what is owed", b.take(time.Hour, 3, 1), 7*time.Hour)
+		b.putBack(time.Hour, 3, 1)
+		near("what is still owed", b.take(time.Hour, 3, 1), 7*time.Hour)
 		b.putBack(time.Hour, 3, MaxBurst)
 		near("no more than it holds", b.take(time.Hour, 3, 1), 0)
 		near("no more than it holds", b.look(time.Hour, 3), -1*time.Hour)

@@ -9,9 +9,9 @@ import (
 
 var setTargetScript = load("set_target", []string{"push"}, []string{"group", "before", "target", "most"}, nil)
 
-// SetTarget writes the push target of a group, if the current one is still before; "" = there is none. A new target is
-// refused if the queue has most targets already. done: it was written. A full server does not refuse it. It may be
-// repeated.
+// SetTarget writes the push target of a group, if the stored target is still before ("" = none). A new target is
+// refused if the queue has `most` targets already. done reports whether the target was written. A server at maxmemory
+// does not refuse the call. It may be repeated.
 func SetTarget(ctx context.Context, c rueidis.Client, k Keys,
 	group, before, target string, most int) (done bool, err error) {
 	n, err := setTargetScript.integer(ctx, c, []string{k.Push}, []string{group, before, target, strconv.Itoa(most)})

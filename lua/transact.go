@@ -8,11 +8,12 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Transact runs commands in a transaction, over a connection that may watch keys. done: all were executed without an
-// error. If a watched key has changed, nothing is executed, and done is false without an error. If the user may not use
-// one of the commands, or MULTI or EXEC, nothing is executed. After another error, such as WRONGTYPE, some may be
-// executed. If EXEC is refused, the connection is closed. key is one of those that the commands write: it chooses the
-// server of a cluster, if nothing was sent on the connection before. Two round trips.
+// Transact runs commands in a transaction, over a connection that may watch keys. done is true if all commands were
+// executed without an error. If a watched key has changed, no command is executed, and done is false without an error.
+// If the user may not use one of the commands, or MULTI or EXEC, no command is executed. After another error, such as
+// WRONGTYPE, some commands may have been executed. If EXEC is refused, the connection is closed. key is one of the keys
+// that the commands write: it chooses the server of a cluster, if nothing was sent on the connection before. It takes
+// two round trips.
 func Transact(ctx context.Context, c rueidis.DedicatedClient, key string, commands ...rueidis.Completed) (done bool, err error) {
 	// MULTI is sent alone: if the user may not use it, the commands after it would be executed at once, whatever has
 	// changed.

@@ -9,12 +9,12 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// MULTI was sent in one go with its commands. For a user without the right to MULTI, each command was executed at once,
-// and changes made meanwhile were overwritten. A user without the right to EXEC must not leave an open transaction to
-// the next user of the connection.
+// Before, MULTI was sent in one go with its commands. For a user without the right to MULTI, the server then executed
+// each command at once, and overwrote changes that others had made meanwhile. A user without the right to EXEC must not
+// leave an open transaction to the next user of the connection.
 func TestATransactionThatIsRefusedDoesNothing(t *testing.T) {
 	t.Parallel()
-	withUsers(t, func(b *rig) {
+	onServers(t, func(b *testQueue) {
 		guest, may := limited(b)
 		key := b.k.Policy
 		transact := func() (done bool, err error) {

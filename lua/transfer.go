@@ -18,9 +18,9 @@ type Exported struct {
 
 var exportScript = load("export", []string{"due", "payload", "meta"}, []string{"score", "member", "limit", "max_bytes"}, nil)
 
-// Export reads a page of the schedule, in the order of due time and member. It begins after last, the last member of
-// the page before; the zero value begins at the start. A page has at most limit members, and about maxBytes. An empty
-// page is the end of the schedule.
+// Export reads a page of the schedule, in the order of due time and member. It begins after last, which is the last
+// member of the previous page; the zero value begins at the start. A page has at most limit members, and about
+// maxBytes. If a page is empty, the schedule has no further members.
 func Export(ctx context.Context, c rueidis.Client, k Keys, last Exported, limit, maxBytes int) ([]Exported, error) {
 	reply, err := exportScript.list(ctx, c, []string{k.Due, k.Payload, k.Meta},
 		[]string{last.Score, last.Member, strconv.Itoa(limit), strconv.Itoa(maxBytes)}, 0)
@@ -41,7 +41,7 @@ func Export(ctx context.Context, c rueidis.Client, k Keys, last Exported, limit,
 // Restore is one dead letter to write again.
 type Restore struct {
 	Name   string // unique among all letters that may be restored here
-	Entry  string // its ID in the dead-letter stream from which it was exported
+	Entry  string // the letter's ID in the dead-letter stream from which it was exported
 	Fields []FieldValue
 }
 
@@ -63,17 +63,17 @@ type Restored int
 
 // Outcomes of RestoreDead.
 const (
-	RestoreMalformed Restored = -1 // it has no fields, or too many
-	RestoreKnown     Restored = 0  // it exists, or was restored before
+	RestoreMalformed Restored = -1 // the letter has no fields, or too many
+	RestoreKnown     Restored = 0  // the letter exists, or was restored before
 	RestoreDone      Restored = 1
 )
 
 var restoreScript = load("restore",
 	[]string{"dead", "seen", "policy", "history"}, []string{"window_ms"}, []string{"name", "entry", "fields"})
 
-// RestoreDead writes dead letters, in order. Each gets its old ID, unless the stream has a later one already, or the ID
-// is more than a minute ahead of the clock. Each is remembered for window, so that it is not restored twice. ErrFull:
-// the server refused the call.
+// RestoreDead writes dead letters, in order. Each letter gets its old ID, unless the stream already has a later ID, or
+// the old ID is more than a minute ahead of the clock. Each is remembered for window, so that it is not restored twice.
+// ErrFull: the server refused the call.
 func RestoreDead(ctx context.Context, c rueidis.Client, k Keys, window time.Duration, letters []Restore) ([]Restored, error) {
 	reply, err := inParts(letters, func(letters []Restore) ([]int64, error) {
 		args := append(make([]string, 0, 2+3*len(letters)), millis(window))

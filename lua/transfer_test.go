@@ -12,7 +12,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-func (b *rig) export(limit, maxBytes int, between func(page int)) (all []Exported, pages int) {
+// export reads the whole schedule page by page, and calls between after each page.
+func (b *testQueue) export(limit, maxBytes int, between func(page int)) (all []Exported, pages int) {
 	b.Helper()
 	for last := (Exported{}); ; pages++ {
 		page, err := Export(b.ctx, b.c, b.k, last, limit, maxBytes)
@@ -28,6 +29,7 @@ func (b *rig) export(limit, maxBytes int, between func(page int)) (all []Exporte
 	}
 }
 
+// Pages of any size together have each member once, in the order of the schedule, with any bytes of its payload.
 func TestExportReadsTheWholeScheduleInOrder(t *testing.T) {
 	score := func(e Exported) string { // the in-process server writes an exponent
 		n, err := strconv.ParseFloat(e.Score, 64)
@@ -36,7 +38,7 @@ func TestExportReadsTheWholeScheduleInOrder(t *testing.T) {
 		}
 		return fmt.Sprintf("%.0f", n)
 	}
-	everywhere(t, func(b *rig) {
+	everywhere(t, func(b *testQueue) {
 		var members []string
 		for i := range 30 {
 			id := fmt.Sprintf("m-%02d", i)
@@ -59,14 +61,16 @@ func TestExportReadsTheWholeScheduleInOrder(t *testing.T) {
 			redistest.Want(b, "first", fmt.Sprintf("%s %q %s", score(all[0]), all[0].Payload, all[0].Meta),
 				`1800000000000 "payload\x00\xff of m-00" {"h:a":"m-00"}`)
 		}
+		// A message has 35 bytes, so a page of 50 bytes has two; the last page has the member that is bare.
 		_, pages := b.export(100, 50, func(int) {})
 		redistest.Want(b, "pages of 50 bytes", pages, 16)
 	})
 }
 
-// No member is missed if others leave between two pages: by its rank alone, the next page would begin too late.
+// No member is missed if others leave between two pages. If a page began at the rank that follows from the number of
+// members read before, it would begin too late.
 func TestExportMissesNothingWhenMembersLeave(t *testing.T) {
-	everywhere(t, func(b *rig) {
+	everywhere(t, func(b *testQueue) {
 		for i := range 60 {
 			b.do("ZADD", b.k.Due, "5", fmt.Sprintf("m-%02d", i)) // all of one score
 		}
@@ -89,12 +93,15 @@ func TestExportMissesNothingWhenMembersLeave(t *testing.T) {
 			}
 		}
 		redistest.Want(b, "left", left, 30)
-		redistest.Want(b, "read", len(got), 61)
+		redistest.Want(b, "read, m-20 twice", len(got), 61)
 	})
 }
 
+// A restored letter keeps its entry ID, or the millisecond of the ID if another letter has the ID. If the stream has a
+// later letter, it gets a new ID. A letter that was restored before is not restored again. The outcomes are
+// 1 = restored, 0 = known, -1 = malformed.
 func TestRestoreKeepsEntryIDsAndIsNotDoneTwice(t *testing.T) {
-	everywhere(t, func(b *rig) {
+	everywhere(t, func(b *testQueue) {
 		letter := func(entry, id string) Restore {
 			return Restore{Name: "from/" + entry + "/" + id, Entry: entry, Fields: fields("id", id, "payload", "p\x00\xff:1",
 				"h:", "", "group", "g")}
@@ -109,7 +116,7 @@ func TestRestoreKeepsEntryIDsAndIsNotDoneTwice(t *testing.T) {
 		}
 		wantList(b.T, "first", restore(letter("1000-5", "a"), letter("1000-5", "b"), letter("2000-0", "c"),
 			letter("1500-0", "d")), 1, 1, 1, 1)
-		got := b.entries(b.k.Dead)
+		got := b.letters()
 		var ids []string
 		for _, e := range got {
 			ids = append(ids, e.EntryID+"="+e.ID)
@@ -133,10 +140,10 @@ func TestRestoreKeepsEntryIDsAndIsNotDoneTwice(t *testing.T) {
 	})
 }
 
-// A letter of an edited or foreign export was written under any ID that it named. After the largest ID, no letter could
-// be added to that stream any more, and the next malformed message stopped the queue.
+// Before, a letter of an edited or foreign export was written under any ID that it named. After the largest ID, no
+// letter could be added to that stream any more, and the next malformed message stopped the queue.
 func TestRestoreTakesNoEntryIDFromTheFuture(t *testing.T) {
-	everywhere(t, func(b *rig) {
+	everywhere(t, func(b *testQueue) {
 		now := b.now()
 		ahead := []string{
 			"18446744073709551615-18446744073709551615", "18446744073709551615-0", ms(now+3_600_000) + "-0", ms(now+600_000) +
@@ -155,7 +162,7 @@ func TestRestoreTakesNoEntryIDFromTheFuture(t *testing.T) {
 			}
 			wantList(b.T, fmt.Sprint("outcomes of run ", again+1), out, slices.Repeat([]Restored{outcome}, len(ahead))...)
 		}
-		for _, e := range b.entries(b.k.Dead) {
+		for _, e := range b.letters() {
 			if at := EntryTime(e.EntryID).UnixMilli(); at < now || at > b.now()+61_000 {
 				b.Errorf("%s restored as %s, at %d", e.ID, e.EntryID, now)
 			}
@@ -169,21 +176,22 @@ func TestRestoreTakesNoEntryIDFromTheFuture(t *testing.T) {
 }
 
 // The clocks of two servers differ a little; each letter keeps its ID nevertheless.
-func TestRestoreForgivesAClockThatIsALittleBehind(t *testing.T) {
-	everywhere(t, func(b *rig) {
+func TestRestoreToleratesAClockThatIsALittleBehind(t *testing.T) {
+	everywhere(t, func(b *testQueue) {
 		entry := ms(b.now()+50_000) + "-3"
 		out, err := RestoreDead(b.ctx, b.c, b.k, time.Hour, []Restore{{Name: "n", Entry: entry, Fields: fields("id", "m")}})
 		if err != nil || out[0] != RestoreDone {
 			b.Fatal(out, err)
 		}
-		redistest.Want(b, "entry", b.entries(b.k.Dead)[0].EntryID, entry)
+		redistest.Want(b, "entry", b.letters()[0].EntryID, entry)
 	})
 }
 
+// A letter that the stream refuses must not be remembered as restored.
 func TestRestoreIntoAStreamThatRefuses(t *testing.T) {
-	everywhere(t, func(b *rig) {
+	everywhere(t, func(b *testQueue) {
 		if b.inProcess() {
-			return // its streams are never full
+			return // the streams of that server are never full
 		}
 		b.fillStream(b.k.Dead)
 		_, err := RestoreDead(b.ctx, b.c, b.k, time.Hour, []Restore{{Name: "n", Entry: "1-1", Fields: fields("id", "a")}})

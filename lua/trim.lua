@@ -5,21 +5,22 @@
 -- KEYS[2] seen (zset)
 -- KEYS[3] turns (zset)
 -- KEYS[4] leases (zset)
--- ARGV[1] cursor (entry ID to sweep from, after an entry that stays pending, '0-0' at first)
--- ARGV[2] limit (integer, entries at most; at the head at least 100)
+-- ARGV[1] cursor (entry ID from which to sweep entries behind one that stays pending; '0-0' at first)
+-- ARGV[2] limit (integer, entries at most; the trim at the beginning of the stream takes at least 100)
 -- ARGV[3] max_bytes (integer, bytes of entries after which the sweep stops)
--- Returns: freed (integer), cursor (entry ID to sweep on from, '0-0' = the sweep came to the end), groups (integer),
---   windows (integer, dedup windows removed), turns (integer: 1 = a message has a key) and leases (integer, leases
---   removed because no consumer holds their entries any more)
--- Complexity: O(limit + groups); of the sweep, 4,000 pairs of an entry and a group that holds any, at most
---   and O(log n) for each of 200 leases
--- If a command fails here: the rest stays for the next pass.
+-- Returns: freed (integer, entries), cursor (entry ID from which to go on; '0-0' = the sweep came to the end), groups
+--   (integer, groups of the stream), windows (integer, dedup windows removed), turns (integer, 1 = a message has an
+--   ordering key) and leases (integer, leases removed, because no consumer holds their entries any more)
+-- Complexity: O(limit + groups), and O(log n) for each of 200 leases; the sweep looks at 4,000 pairs at most, each of
+--   an entry and a group that holds entries
+-- If a command fails here: a later call does what this one did not do.
 -- Run twice: harmless.
 local stream, seen, turns, leases = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local cursor, limit, max_bytes = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local LEASES_LOOKED_AT = 200
 
--- Removes leases of entries that no consumer holds. Returns how many it removed.
+-- Removes leases of entries that no consumer holds. pending: how many entries all groups hold. Returns how many leases
+-- it removed.
 local function tidy_leases(pending)
   local known = redis.pcall('ZCARD', leases)
   if type(known) ~= 'number' or known == 0 then return 0 end -- a key of another type has no leases
@@ -28,11 +29,11 @@ local function tidy_leases(pending)
   return type(removed) == 'number' and removed or 0
 end
 
-redis.call('XLEN', stream) -- a key of another type has no groups
+redis.call('XLEN', stream) -- if the key has another type, the script ends here
 local has_turns = redis.call('EXISTS', turns)
 -- Everything is known before the first write.
 local is_zset, ended = pcall(forget_ended, seen, now_ms(), limit)
-if not is_zset then -- a key of another type stops no entry from being freed
+if not is_zset then -- if seen has another type, entries are freed all the same
   if not string.find(error_of(ended), 'WRONGTYPE', 1, true) then error(ended) end
   ended = 0
 end
@@ -46,12 +47,12 @@ local bound, delivered = bounds(stream, groups)
 local freed = trim_below(stream, bound, limit)
 if freed > 0 then return {freed, cursor, #groups, ended, has_turns, forgotten} end
 
--- Behind an entry that stays pending for long, it deletes the entries that no group holds. It reads them one by one,
+-- The sweep: behind an entry that stays pending, deletes the entries that no group holds. It reads them one by one,
 -- because the next may be of any size.
 local from = cursor
 if less(from, bound) then from = bound end
 local ids, bytes = {}, 0
-local most = math.min(limit, room(groups))
+local most = math.min(limit, lookup_limit(groups))
 while #ids < most and bytes < max_bytes and not less(delivered, from) do
   local one = redis.call('XRANGE', stream, from, delivered, 'COUNT', 1)[1]
   if not one then from = '0-0' break end

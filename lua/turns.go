@@ -9,12 +9,12 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// parked is added to the due time of a message that waits for its key: the message stays in the schedule, with this
-// score.
+// parked is added to the due time of a message that waits for its ordering key: the sum is the message's score in the
+// schedule.
 const parked = 4e15
 
-// DueScore returns the due time, in Unix ms, that a score of the schedule stands for. waits: the message waits for its
-// key, because another message with this key is in flight.
+// DueScore returns the due time, in Unix ms, that a score of the schedule stands for. waits reports whether the message
+// waits for its ordering key, because another message with this key is in flight.
 func DueScore(score float64) (due float64, waits bool) {
 	if score >= parked && score < 2*parked {
 		return score - parked, true
@@ -52,7 +52,7 @@ type TurnsPassed struct {
 	Cursor  string // the last key that was examined
 	Rank    int    // how many waiting members were examined
 	Place   string // the last place in line that was examined
-	Freed   int    // entries and retries that held a key, and are gone
+	Freed   int    // entries and retries that held a key and are gone; one more if the call stopped at a key
 	Moved   int    // waiting messages that became due
 	Cleared int    // places removed, because no message waits there
 }

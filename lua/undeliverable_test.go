@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// Once a message that cannot be delivered, and whose dead letter was refused, stopped its queue for good. Now it waits
-// another minute, and the others go on.
+// A message that cannot be delivered, and whose dead letter is refused, waits another minute, and the others go on.
+// Before, such a message stopped its queue for good.
 func TestDeadStreamThatRefusesStopsNoOtherMessage(t *testing.T) {
-	everywhere(t, func(b *rig) {
+	everywhere(t, func(b *testQueue) {
 		b.fillStream(b.k.Dead)
 		metas := []string{"{}", "broken", "{}", `{"expires_ms":"77"}`, `{"id":"m","for":"gone","attempt":"2"}`, "{}"}
 		for i, meta := range metas {
@@ -20,7 +20,7 @@ func TestDeadStreamThatRefusesStopsNoOtherMessage(t *testing.T) {
 			b.do("HSET", b.k.Payload, fmt.Sprint("m", i), "p")
 		}
 		before := b.now()
-		first := b.drain(4) // three behind it: more is due
+		first := b.drain(4) // of six, so more messages are due
 		if first.Moved != 2 || first.Dead != 0 || first.Refusal != "" || first.DeadRefusal == "" || first.Wait != 0 {
 			b.Fatalf("%+v", first)
 		}
@@ -49,8 +49,8 @@ func TestDeadStreamThatRefusesStopsNoOtherMessage(t *testing.T) {
 	})
 }
 
-// A payload and a meta of 512 MiB each, both within the server's limit for a string, are more than an entry can hold:
-// the queue stopped at such a message. Here an entry can hold 1 MiB.
+// A payload and a meta of 512 MiB each, both within the server's limit for a string, are more than an entry can hold.
+// Such a message must become a dead letter. Before, the queue stopped at it. In this test an entry can hold 1 MiB.
 func TestDrainBuriesWhatIsLargerThanAnEntryCanBe(t *testing.T) {
 	const limit, kept = 1 << 20, 65536
 	text := strings.Replace(drainScript.source, "local MAX_ENTRY_BYTES = 1072693248", fmt.Sprint("local MAX_ENTRY_BYTES = ",
@@ -58,7 +58,7 @@ func TestDrainBuriesWhatIsLargerThanAnEntryCanBe(t *testing.T) {
 	if text == drainScript.source {
 		t.Fatal("the script has another limit")
 	}
-	everywhere(t, func(b *rig) {
+	everywhere(t, func(b *testQueue) {
 		score := 0
 		put := func(member string, payload, meta int) {
 			score++
@@ -84,7 +84,7 @@ func TestDrainBuriesWhatIsLargerThanAnEntryCanBe(t *testing.T) {
 		}
 		b.wantState("due=0 payload=0 meta=0 stream=2 dead=6")
 		wantList(b, "delivered", ids(b.entries(b.k.Stream)), "good-1", "good-2")
-		letters := b.entries(b.k.Dead)
+		letters := b.letters()
 		for i, c := range []struct {
 			id            string
 			payload, meta int

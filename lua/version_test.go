@@ -14,12 +14,13 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
+// keyed returns a message with an ordering key.
 func keyed(id, key string, when When) Item {
 	return Item{ID: id, When: when, Payload: []byte("p"),
 		Meta: EncodeMeta(nil, 0, time.Time{}, FieldValue{Field: FieldKey, Value: key})}
 }
 
-func (b *rig) versions(ids ...string) []Version {
+func (b *testQueue) versions(ids ...string) []Version {
 	b.Helper()
 	versions, err := Versions(b.ctx, b.c, b.k, ids)
 	if err != nil {
@@ -28,7 +29,7 @@ func (b *rig) versions(ids ...string) []Version {
 	return versions
 }
 
-func (b *rig) cancelVersions(ids []string, versions ...Version) []bool {
+func (b *testQueue) cancelVersions(ids []string, versions ...Version) []bool {
 	b.Helper()
 	done, err := CancelVersions(b.ctx, b.c, b.k, ids, versions, Durability{})
 	if err != nil {
@@ -40,7 +41,7 @@ func (b *rig) cancelVersions(ids []string, versions ...Version) []bool {
 // CancelVersions does not cancel a message that was replaced, moved, or written anew meanwhile: it stays, with all its
 // data.
 func TestCancelTakesAwayOneVersionAlone(t *testing.T) {
-	everywhere(t, func(b *rig) {
+	everywhere(t, func(b *testQueue) {
 		hour := When(fmt.Sprint(b.now() + 3_600_000))
 		meta := EncodeMeta(map[string]string{"h": "1"}, 0, time.Time{})
 		old := Item{ID: "m", When: hour, Payload: []byte("old"), Meta: Marked(meta), Dedup: Window(time.Hour)}
@@ -72,7 +73,7 @@ func TestCancelTakesAwayOneVersionAlone(t *testing.T) {
 			before := fmt.Sprint(b.dump())
 			wantList(b, c.what, b.cancelVersions([]string{"m", "none"}, seen[0], seen[0]), c.same, false)
 			redistest.Want(b, c.what+": changed nothing", fmt.Sprint(b.dump()) == before, !c.same)
-			// Any version of the one, and the current version of the other; then nothing is scheduled.
+			// "" cancels any version of m, and seen[2] is the current version of the other message.
 			wantList(b, c.what+": then", b.cancelVersions([]string{"m", "other"}, "", seen[2]), !c.same, true)
 			b.wantState("due=0 payload=0 meta=0 stream=0 dead=0")
 			redistest.Want(b, c.what+": windows", b.count("ZCARD", b.k.Seen), 0)
@@ -82,7 +83,7 @@ func TestCancelTakesAwayOneVersionAlone(t *testing.T) {
 
 // A message that waits for its key keeps its version, and a call that does not cancel it leaves its place in line.
 func TestAVersionWaitsForItsKey(t *testing.T) {
-	everywhere(t, func(b *rig) {
+	everywhere(t, func(b *testQueue) {
 		b.groups("g")
 		at := When(fmt.Sprint(b.now() - 1000))
 		b.enqueue(keyed("first", "k", at))
@@ -103,9 +104,9 @@ func TestAVersionWaitsForItsKey(t *testing.T) {
 }
 
 // Many messages of any size are asked for in several calls, and each has its own answer.
-func TestVersionsAndCancelsOfManyBelongToTheirMessages(t *testing.T) {
+func TestVersionsOfManyMessagesTakeSeveralCalls(t *testing.T) {
 	t.Parallel()
-	b := newRig(t, redistest.Shared(t))
+	b := newTestQueue(t, redistest.Shared(t))
 	var ids []string
 	var items []Item
 	for i := range 60 {
@@ -138,9 +139,9 @@ func TestVersionsAndCancelsOfManyBelongToTheirMessages(t *testing.T) {
 }
 
 // The mark does not change the meaning of a meta, and no two are equal.
-func TestMarksSayNothing(t *testing.T) {
+func TestVersionMarkDoesNotChangeTheMeta(t *testing.T) {
 	t.Parallel()
-	b := newRig(t, redistest.Shared(t))
+	b := newTestQueue(t, redistest.Shared(t))
 	for _, meta := range []string{"", EncodeMeta(map[string]string{"a": "b\n \t"}, 3, time.Time{})} {
 		one, other := Marked(meta), Marked(meta)
 		if one == other || len(one) > max(2, len(meta))+64 {
@@ -169,7 +170,7 @@ func TestMarksSayNothing(t *testing.T) {
 // version is, as it does for a client of its own release.
 func TestAnOlderCancelTakesAVersionForAnUnknownID(t *testing.T) {
 	t.Parallel()
-	b := newRig(t, redistest.Shared(t))
+	b := newTestQueue(t, redistest.Shared(t))
 	b.enqueue(Item{ID: "m", When: After(time.Hour), Payload: []byte("old")})
 	seen := b.versions("m")
 	b.enqueue(Item{ID: "m", When: After(2 * time.Hour), Payload: []byte("new"), Dedup: Replace})

@@ -5,8 +5,8 @@
 -- KEYS[2] payload (hash)
 -- KEYS[3] meta (hash)
 -- ARGV[1...] id (string)
--- Returns: per message a string: its version; '' = not scheduled; '-9' = not looked at, because those before it came to
---   1 MiB: ask again
+-- Returns: per message a string: its version; '' = not scheduled; '-9' = not looked at, because the messages before it
+--   came to 1 MiB: ask again
 -- Complexity: O(1) per message, and O(bytes of meta)
 -- If a command fails here: nothing was changed.
 -- Run twice: harmless; it only reads.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -14,11 +15,12 @@ type Waiting struct {
 	Member string
 	ID     string
 	Group  string    // the group that it is for; "" = redriven for all
-	Due    time.Time // the due time it had, or its new one
+	Due    time.Time // the former due time if it was cancelled, the new one if it was moved
 }
 
-// Walk is one step of a walk through the schedule. An empty Cursor begins one. A cursor is valid only in the server
-// process that made it: the steps of a walk use one connection, and when that is lost the walk restarts.
+// Walk is one step of a walk through the schedule. An empty Cursor begins a walk. A cursor is valid only in the server
+// process that made it, so all steps of a walk use one connection. If the connection is lost, the walk must begin
+// again.
 type Walk struct {
 	Cursor string
 	Limit  int    // members to look at in this step
@@ -38,7 +40,7 @@ var (
 const WalkDone = "0"
 
 // CancelRetries is a step of a walk that removes the retries of messages from the schedule. It returns the cursor of
-// the next step. Retries that are scheduled from the first step to the last one are found; others may be missed.
+// the next step. A retry that is in the schedule during the whole walk is found; other retries may be missed.
 func CancelRetries(ctx context.Context, c rueidis.Client, k Keys, w Walk,
 	ids []string) (next string, cancelled []Waiting, err error) {
 	return cancelRetriesScript.walk(ctx, c, []string{k.Due, k.Payload, k.Meta, k.Turns, k.Wake, k.Policy, k.History},
@@ -54,7 +56,7 @@ func RescheduleRetries(ctx context.Context, c rueidis.Client, k Keys, w Walk, wh
 
 func (w Walk) args() []string {
 	if w.Cursor == "" {
-		w.Cursor = WalkDone
+		w.Cursor = WalkDone // as in SCAN, this cursor also begins a walk
 	}
 	return []string{w.Cursor, strconv.Itoa(w.Limit), w.Group}
 }
@@ -80,33 +82,53 @@ func (s *script) walk(ctx context.Context, c rueidis.Client, keys, args []string
 // dueTime parses a score. Scores may be fractions, exponents and infinities.
 func dueTime(score string) time.Time {
 	ms, _ := strconv.ParseFloat(score, 64)
-	ms, _ = DueScore(ms)
+	ms, _ = DueScore(ms) // the score of a message that waits for its ordering key has an offset
 	return time.UnixMilli(int64(math.Ceil(max(-1e15, min(ms, 1e15)))))
 }
 
 // Pin returns a client that sends everything over one connection, to one server process, until release. After the
-// connection breaks, its calls fail.
+// connection breaks, its calls fail. If a call got no answer, release closes the connection: to reuse it, release would
+// have to wait for the answer, which a server that hangs never gives.
 func Pin(c rueidis.Client) (pinned rueidis.Client, release func()) {
-	one, release := c.Dedicate()
-	return pinnedConn{c, one}, release
+	one, giveBack := c.Dedicate()
+	p := &pinnedConn{Client: c, one: one}
+	return p, func() {
+		if p.unanswered.Load() {
+			one.Close()
+		}
+		giveBack()
+	}
 }
 
 type pinnedConn struct {
 	rueidis.Client
-	one rueidis.DedicatedClient
+	one        rueidis.DedicatedClient
+	unanswered atomic.Bool // a call ended without an answer
 }
 
-func (p pinnedConn) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
-	return p.one.Do(ctx, cmd)
+func (p *pinnedConn) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
+	result := p.one.Do(ctx, cmd)
+	p.heard(result)
+	return result
 }
 
-func (p pinnedConn) DoMulti(ctx context.Context, cmds ...rueidis.Completed) []rueidis.RedisResult {
-	return p.one.DoMulti(ctx, cmds...)
+func (p *pinnedConn) DoMulti(ctx context.Context, cmds ...rueidis.Completed) []rueidis.RedisResult {
+	results := p.one.DoMulti(ctx, cmds...)
+	p.heard(results...)
+	return results
 }
 
-// Confirm waits for d after writes to key over the same connection. Nil: they are as durable as asked.
+func (p *pinnedConn) heard(results ...rueidis.RedisResult) {
+	for _, result := range results {
+		if result.NonRedisError() != nil {
+			p.unanswered.Store(true)
+		}
+	}
+}
+
+// Confirm waits for d after writes to key over the same connection. It returns nil if they are as durable as d asks.
 func (d Durability) Confirm(ctx context.Context, pinned rueidis.Client, key string) error {
-	if !d.waits() {
+	if !d.Waits() {
 		return nil
 	}
 	return d.confirmed(pinned.DoMulti(ctx, d.commands(pinned, key, d.Timeout)...))

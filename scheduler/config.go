@@ -27,8 +27,8 @@ const (
 )
 
 const (
-	maxBackoff = 5 * time.Second
-	maxDrain   = 10_000
+	maxBackoff = 5 * time.Second // longest pause of a loop after errors
+	maxDrain   = 10_000          // greatest DrainLimit
 )
 
 // Config configures a Scheduler. All schedulers of a prefix should use the same values. With the defaults, an idle
@@ -47,47 +47,50 @@ type Config struct {
 	// new at each start. Default: lua.NewIdentity of this process.
 	Identity lua.Identity
 	// Notice is called for an owned queue when the survey finds entries in its stream or a wake token arrives, and for
-	// any queue when a drain moved something. It is called from many goroutines and must not block. Default: no call.
-	// Here and below each partition counts as a queue of its own, named by lua.PartitionName.
+	// any queue when a drain moved messages. It is called from many goroutines and must not block. Default: no call.
+	// For the four callbacks each partition is a queue of its own, named by lua.PartitionName.
 	Notice func(queue string)
-	// Turns is called for an owned queue that has messages with keys, and no entries that Notice reports. Otherwise as
-	// Notice.
+	// Turns says that the messages of ordering keys take turns in an owned queue: some are in flight, or wait in line,
+	// so somebody must see to it that each key passes on to its next message. The survey calls it if it does not call
+	// Notice for the queue. In all other respects it is like Notice.
 	Turns func(queue string)
-	// Untidy is called for an owned queue for which neither Notice nor Turns is called, but that has bodies without a
-	// member, dedup windows, notes of reclaims, or leases. Otherwise as Notice.
+	// Untidy says that an owned queue may hold leftovers that somebody must delete in time: payloads or metas without a
+	// member, dedup windows, notes of reclaims, or leases. The survey calls it if it calls neither Notice nor Turns for
+	// the queue. In all other respects it is like Notice.
 	Untidy func(queue string)
 	// Owned gets all owned queues, sorted, when they change. One goroutine calls it at a time; it must not block.
 	// Default: no call.
 	Owned func(queues []string)
 
-	// Observer gets the count of drained messages and their lateness. With one, a drain also asks for the time and the
-	// head of the schedule, in the same round trip. Default: nil, no observer.
+	// Observer gets the count of drained messages and their lateness. Default: nil, no observer.
 	Observer observe.Observer
 
-	// HeartbeatInterval is the time between two heartbeats. Default 1s. One request each.
+	// HeartbeatInterval is the time between two heartbeats. Default 1s. Each heartbeat is one request.
 	HeartbeatInterval time.Duration
-	// HeartbeatTimeout is how long a scheduler may go without a heartbeat before it counts as gone. The others take
+	// HeartbeatTimeout is how long a scheduler may go without a heartbeat before it counts as dead. The others take
 	// over its queues at most one interval later; with the defaults within 3s. Default 2s; at least twice the interval.
-	// Too low: queues move to and fro. Too high: the queues of a dead scheduler are late for that long.
+	// Too low: queues change their owner without need. Too high: the queues of a dead scheduler are late for that long.
 	HeartbeatTimeout time.Duration
 	// WakeBlock is the longest wait of one blocked read. Default 5s, at least 100ms.
 	WakeBlock time.Duration
-	// SurveyInterval is the time between two surveys, of at most 250 queues each. Default 5s. It bounds the lateness
-	// when a producer adds no wake token. With more than 250 known queues, a survey takes owned ones in turn, and at
-	// least 25 of other schedulers as far as there are any. With more than 225 owned queues the interval shrinks, down
-	// to half.
+	// SurveyInterval is the time between two surveys, each of at most 250 queues. Default 5s. It bounds the lateness of
+	// a message whose producer adds no wake token. With more than 250 known queues, a survey covers some of the owned
+	// queues in turn, and at least 25 queues of other schedulers if they have as many. With more than 225 owned queues
+	// as well, the interval becomes shorter, but not shorter than half.
 	SurveyInterval time.Duration
 	// DiscoverInterval is the time between two steps of the SCAN for unregistered queues. Default 5s.
 	DiscoverInterval time.Duration
-	// RegistryInterval is the longest time between two reads of the list of queues; a token of the shared wake stream
-	// causes one at once. Default 15s.
+	// RegistryInterval is the longest time between two reads of the list of queues. A token of the shared wake stream
+	// causes a read at once. Default 15s.
 	RegistryInterval time.Duration
 	// Overdue is the lateness from which any scheduler drains a queue, also one that it does not own. Default 5s.
 	Overdue time.Duration
-	// DrainLimit and DrainMaxBytes bound one drain: members (default 1,000, at most 10,000), bytes (default 512 KiB;
-	// one member always goes). A loop takes fewer members when by its last drains more would hold the server for over 2
-	// ms.
-	DrainLimit, DrainMaxBytes int
+	// DrainLimit is the greatest number of members that one drain moves. Default 1,000, at most 10,000. A loop moves
+	// fewer if the times of its last drains suggest that DrainLimit members would hold the server for over 2 ms.
+	DrainLimit int
+	// DrainMaxBytes is the size at which one drain ends: the member that reaches it, of any size, is the last that the
+	// drain moves. Default 512 KiB.
+	DrainMaxBytes int
 }
 
 func (c Config) withDefaults() Config {

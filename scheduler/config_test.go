@@ -8,6 +8,7 @@ import (
 	"github.com/duestream/duestream/scheduler/producer"
 )
 
+// An error must name all wrong settings at once, so that a user does not mend them one by one.
 func TestConfigErrorsComeAllAtOnce(t *testing.T) {
 	t.Parallel()
 	_, err := producer.New(producer.Config{Prefix: "a{b", MaxCommit: -1, MaxCommitBytes: -1})

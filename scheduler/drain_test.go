@@ -17,9 +17,9 @@ import (
 	"github.com/duestream/duestream/scheduler/producer"
 )
 
-// script runs a loop with scripted drains, in a bubble with a fake clock. Each answer is logged with the time of its
-// drain.
-func script(t *testing.T, test func(d *drainer, log *lines, passed func() time.Duration),
+// runScripted runs a drain loop with a fake clock. The drains give the answers in turn, and the last answer from then
+// on. passed waits for the next drain, and returns its time since the start, or -1 if none comes within ten hours.
+func runScripted(t *testing.T, test func(d *drainer, log *lines, passed func() time.Duration),
 	answers ...func() (lua.Drained, error)) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -46,13 +46,16 @@ func script(t *testing.T, test func(d *drainer, log *lines, passed func() time.D
 	})
 }
 
-func says(moved int, wait time.Duration) func() (lua.Drained, error) {
+// drains returns an answer of a drain that moved some messages; wait is the time until the next one is due: 0 = more
+// are due now, -1 = none is scheduled.
+func drains(moved int, wait time.Duration) func() (lua.Drained, error) {
 	return func() (lua.Drained, error) { return lua.Drained{Moved: moved, Wait: wait}, nil }
 }
 
-func fails() (lua.Drained, error) { return lua.Drained{}, lua.ErrUnavailable }
+func drainFails() (lua.Drained, error) { return lua.Drained{}, lua.ErrUnavailable }
 
-func expect(t *testing.T, passed func() time.Duration, want ...time.Duration) {
+// wantDrains checks the times of the next drains; -1 = no further drain.
+func wantDrains(t *testing.T, passed func() time.Duration, want ...time.Duration) {
 	t.Helper()
 	for _, at := range want {
 		if got := passed(); got != at {
@@ -61,40 +64,45 @@ func expect(t *testing.T, passed func() time.Duration, want ...time.Duration) {
 	}
 }
 
+// While more messages are due the loop must drain again at once. Then it must sleep until the next due time.
 func TestLoopDrainsAtOnceWhileMoreIsDueThenSleeps(t *testing.T) {
-	script(t, func(d *drainer, _ *lines, passed func() time.Duration) {
-		expect(t, passed, 0, 0, 0, time.Minute, -1)
-	}, says(500, 0), says(500, 0), says(3, time.Minute), says(1, -1))
+	runScripted(t, func(d *drainer, _ *lines, passed func() time.Duration) {
+		wantDrains(t, passed, 0, 0, 0, time.Minute, -1)
+	}, drains(500, 0), drains(500, 0), drains(3, time.Minute), drains(1, -1))
 }
 
+// If a drain moves nothing although messages are due, the loop must wait for a millisecond before the next one.
 func TestLoopNeverSpins(t *testing.T) {
-	script(t, func(d *drainer, _ *lines, passed func() time.Duration) {
-		expect(t, passed, 0, time.Millisecond, 2*time.Millisecond, -1)
-	}, says(0, 0), says(0, 0), says(0, -1))
+	runScripted(t, func(d *drainer, _ *lines, passed func() time.Duration) {
+		wantDrains(t, passed, 0, time.Millisecond, 2*time.Millisecond, -1)
+	}, drains(0, 0), drains(0, 0), drains(0, -1))
 }
 
+// A poke must end the sleep of a loop at once, and several pokes must cause one drain.
 func TestLoopIsPoked(t *testing.T) {
-	script(t, func(d *drainer, _ *lines, passed func() time.Duration) {
-		expect(t, passed, 0)
+	runScripted(t, func(d *drainer, _ *lines, passed func() time.Duration) {
+		wantDrains(t, passed, 0)
 		synctest.Wait()
 		if !d.sleepsBeyond(time.Minute) || d.sleepsBeyond(time.Hour) {
 			t.Error("it sleeps for an hour")
 		}
 		d.poke()
 		d.poke()
-		expect(t, passed, 0)
+		wantDrains(t, passed, 0)
 		synctest.Wait()
 		if !d.sleepsBeyond(100 * time.Hour) {
 			t.Error("it sleeps until it is poked")
 		}
-	}, says(0, time.Hour), says(0, -1))
+	}, drains(0, time.Hour), drains(0, -1))
 }
 
+// After an error the pauses of a loop must grow, tokens must not shorten them, and wake must. The log must have one
+// line for each change between failing and working, not one for each drain.
 func TestLoopBacksOffAndReportsChangesOnce(t *testing.T) {
-	script(t, func(d *drainer, log *lines, passed func() time.Duration) {
-		expect(t, passed, 0)
+	runScripted(t, func(d *drainer, log *lines, passed func() time.Duration) {
+		wantDrains(t, passed, 0)
 		synctest.Wait()
-		d.poke() // tokens do not hurry a failing queue
+		d.poke() // a token must not shorten the pause after an error
 		last := time.Duration(0)
 		for range 20 {
 			at := passed()
@@ -107,10 +115,10 @@ func TestLoopBacksOffAndReportsChangesOnce(t *testing.T) {
 		if n := log.count("drain is failing"); n != 1 {
 			t.Errorf("%d lines about one failure", n)
 		}
-		d.retry() // the server is back
-		expect(t, passed, last)
-	}, fails)
-	script(t, func(d *drainer, log *lines, passed func() time.Duration) {
+		d.wake() // as after a heartbeat that shows that the server is back
+		wantDrains(t, passed, last)
+	}, drainFails)
+	runScripted(t, func(d *drainer, log *lines, passed func() time.Duration) {
 		for range 5 {
 			passed()
 		}
@@ -118,9 +126,10 @@ func TestLoopBacksOffAndReportsChangesOnce(t *testing.T) {
 		if log.count("is failing") != 2 || log.count("works again") != 2 {
 			t.Errorf("log:\n%s", log)
 		}
-	}, fails, fails, says(1, 0), fails, says(0, -1))
+	}, drainFails, drainFails, drains(1, 0), drainFails, drains(0, -1))
 }
 
+// A drain must move at most DrainLimit messages, and give notice of the queue if it moved any.
 func TestDrainIsBoundedAndNoticed(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
@@ -142,13 +151,15 @@ func TestDrainIsBoundedAndNoticed(t *testing.T) {
 		t.Errorf("third: %+v, %v; %d notices", d, err, len(noticed))
 	}
 	queuetest.Do(t, c, "DEL", k.Stream)
-	queuetest.Do(t, c, "XADD", k.Stream, "18446744073709551615-18446744073709551615", "k", "v") // none is left after it
+	queuetest.Do(t, c, "XADD", k.Stream, "18446744073709551615-18446744073709551615", "k", "v") // the last possible ID
 	queuetest.Do(t, c, "ZADD", k.Due, "1", "a")
 	if d, err := sch.Drain(t.Context(), queue); !errors.Is(err, ErrRefused) || d.Moved != 0 {
 		t.Errorf("a stream that refuses: %+v, %v", d, err)
 	}
 }
 
+// A message must become ready soon after its due time, and never before it. The loops that look regularly are slow
+// here, so that only the sleep until the due time can be the cause.
 func TestDrainsOnTime(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -177,12 +188,13 @@ func TestDrainsOnTime(t *testing.T) {
 			worst = max(worst, late)
 		}
 		t.Logf("at most %v late", worst)
-		if worst > time.Second {
+		if worst > time.Second { // a loop that looks regularly would be late by its interval
 			t.Errorf("%v late: something polls", worst)
 		}
 	})
 }
 
+// A message that is due before the others must wake the loop, which sleeps until a later due time.
 func TestEarlierMessageWakesTheLoop(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
@@ -192,8 +204,9 @@ func TestEarlierMessageWakesTheLoop(t *testing.T) {
 	if _, err := p.Schedule(t.Context(), queue, producer.Message{Delay: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
-	redistest.Eventually(t, 5*time.Second, func() (bool, string) { // the shared token announces a new queue
-		l := b.loop(queue)
+	// The token in the shared stream announced the new queue.
+	redistest.Eventually(t, 5*time.Second, func() (bool, string) {
+		l := b.owners.drainer(queue)
 		return l != nil && l.sleepsBeyond(30*time.Minute) && !l.sleepsBeyond(2*time.Hour), "the loop does not sleep for an hour"
 	})
 	r, err := p.Schedule(t.Context(), queue, producer.Message{Delay: 200 * time.Millisecond})
@@ -212,13 +225,14 @@ func TestEarlierMessageWakesTheLoop(t *testing.T) {
 	}
 }
 
+// Queues with broken keys must not delay other queues, must be logged once each, and must be drained once mended.
 func TestFailingQueueStopsNoOther(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
 	c, prefix := s.Client(t), s.Prefix(t)
 	b := start(t, s, prefix, func(c *Config) { c.SurveyInterval = 100 * time.Millisecond })
 	p := newProducer(t, c, prefix)
-	// Queues whose stream has a wrong type, whose wake stream has one, whose stream takes no entries, and a good one.
+	// The stream of bad is a key of another type. The wake stream of mute is one. The stream of full takes no entries.
 	bad, mute, full, good := "bad", "mute", "full", "good"
 	queuetest.Do(t, c, "SET", lua.NewKeys(prefix, mute).Wake, "x")
 	queuetest.Do(t, c, "XADD", lua.NewKeys(prefix, full).Stream, "18446744073709551615-18446744073709551615", "k", "v")
@@ -227,7 +241,7 @@ func TestFailingQueueStopsNoOther(t *testing.T) {
 		queuetest.Do(t, c, "ZADD", lua.NewKeys(prefix, queue).Due, "1", "a")
 		queuetest.Do(t, c, "HSETNX", lua.NewGlobals(prefix).Queues, queue, "1")
 	}
-	// its token makes the bridge read the registry
+	// The token of this message makes the bridge read the registry.
 	if _, err := p.Schedule(t.Context(), good, producer.Message{Delay: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
@@ -249,7 +263,7 @@ func TestFailingQueueStopsNoOther(t *testing.T) {
 		}
 	}
 	redistest.Eventually(t, 5*time.Second, func() (bool, string) {
-		return len(queuetest.Entries(t, c, prefix, mute)) == 1, "a queue that only cannot be woken is drained all the same"
+		return len(queuetest.Entries(t, c, prefix, mute)) == 1, "the queue that cannot be woken is not drained"
 	})
 	for _, queue := range []string{bad, full} {
 		if n := b.log.count(`msg="drain is failing" queue=` + queue); n != 1 {
@@ -269,6 +283,7 @@ func TestFailingQueueStopsNoOther(t *testing.T) {
 	}
 }
 
+// BenchmarkDrain measures how many messages a second a scheduler moves that are all due.
 func BenchmarkDrain(b *testing.B) {
 	s := redistest.Shared(b)
 	c, prefix, queue := s.Client(b), s.Prefix(b), redistest.Queue(b)
@@ -310,16 +325,16 @@ func BenchmarkDrain(b *testing.B) {
 	b.ReportMetric(float64(moved)/b.Elapsed().Seconds(), "messages/s")
 }
 
-// A stream of dead letters that refuses entries used to stop the whole queue. Now the loop goes on with the rest, and
-// logs it once.
+// Regression: a stream of dead letters that refused entries stopped the whole queue. The loop must go on with the other
+// messages, and log one line when the refusals begin and one when they end.
 func TestLoopGoesOnWhileDeadLettersAreRefused(t *testing.T) {
 	refused := func(moved, buried int, refusal string, wait time.Duration) func() (lua.Drained, error) {
 		return func() (lua.Drained, error) {
 			return lua.Drained{Moved: moved, Dead: buried, Wait: wait, DeadRefusal: refusal}, nil
 		}
 	}
-	script(t, func(_ *drainer, log *lines, passed func() time.Duration) {
-		expect(t, passed, 0, 0, time.Minute, 2*time.Minute, 3*time.Minute, -1)
+	runScripted(t, func(_ *drainer, log *lines, passed func() time.Duration) {
+		wantDrains(t, passed, 0, 0, time.Minute, 2*time.Minute, 3*time.Minute, -1)
 		said := log.String()
 		for _, line := range []string{"dead-lettering of scheduled messages is failing",
 			"dead-lettering of scheduled messages works again"} {

@@ -12,55 +12,57 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
+// holdsBack returns an answer of a drain that moved some messages, and held others back because of a rate or a limit.
 func holdsBack(by string, moved int, wait time.Duration) func() (lua.Drained, error) {
 	return func() (lua.Drained, error) { return lua.Drained{Moved: moved, Wait: wait, Held: by}, nil }
 }
 
-// A loop sleeps exactly until the next token of a rate.
+// If a rate holds messages back, the loop must sleep exactly until the next token of the rate.
 func TestLoopSleepsUntilTheNextToken(t *testing.T) {
-	script(t, func(d *drainer, _ *lines, passed func() time.Duration) {
-		expect(t, passed, 0, 2*time.Millisecond, 4*time.Millisecond, time.Hour+4*time.Millisecond, -1)
+	runScripted(t, func(d *drainer, _ *lines, passed func() time.Duration) {
+		wantDrains(t, passed, 0, 2*time.Millisecond, 4*time.Millisecond, time.Hour+4*time.Millisecond, -1)
 	}, holdsBack(lua.HeldByRate, 50, 2*time.Millisecond), holdsBack(lua.HeldByRate, 1, 2*time.Millisecond),
-		holdsBack(lua.HeldByRate, 1, time.Hour), says(1, -1))
+		holdsBack(lua.HeldByRate, 1, time.Hour), drains(1, -1))
 }
 
-// Without room under a ready limit the checks become rarer, down to four a second; once there is room, they are
-// frequent again.
+// If a ready limit leaves no room, the loop must look for room ever more rarely, in the end about once a second. Once
+// it finds room, it must look often again.
 func TestLoopLooksForRoomEverMoreRarely(t *testing.T) {
 	const ms = time.Millisecond
 	none := holdsBack(lua.HeldByReadyLimit, 0, 5*ms)
-	script(t, func(d *drainer, _ *lines, passed func() time.Duration) {
-		expect(t, passed, 0, 5*ms, 15*ms, 35*ms, 75*ms, 155*ms, 315*ms, 635*ms, 1275*ms, 2275*ms, 2280*ms, -1)
-	}, none, none, none, none, none, none, none, none, none, holdsBack(lua.HeldByReadyLimit, 3, 5*ms), says(1, -1))
+	runScripted(t, func(d *drainer, _ *lines, passed func() time.Duration) {
+		wantDrains(t, passed, 0, 5*ms, 15*ms, 35*ms, 75*ms, 155*ms, 315*ms, 635*ms, 1275*ms, 2275*ms, 2280*ms, -1)
+	}, none, none, none, none, none, none, none, none, none, holdsBack(lua.HeldByReadyLimit, 3, 5*ms), drains(1, -1))
 }
 
-// A message that a rate holds back is overdue on purpose: a bridge that serves it is ready.
+// A message that a rate holds back is late on purpose, so it must not make its bridge unready.
 func TestMessagesHeldBackMakeNoBridgeUnready(t *testing.T) {
-	before := newDrainer(nil, &loop.Reporter{}, nil) // it does not run
-	before.sawHead(time.Hour)
+	before := newDrainer(nil, &loop.Reporter{}, nil) // this loop does not run
+	before.noteOldestDue(time.Hour)
 	if _, late := before.late("q", time.Now()); !late {
-		t.Error("before the first drain nobody knows of a rate")
+		t.Error("not late before the first drain, although no rate is known")
 	}
-	script(t, func(d *drainer, _ *lines, passed func() time.Duration) {
-		expect(t, passed, 0)
+	runScripted(t, func(d *drainer, _ *lines, passed func() time.Duration) {
+		wantDrains(t, passed, 0)
 		synctest.Wait()
-		d.sawHead(time.Hour)
+		d.noteOldestDue(time.Hour)
 		if l, late := d.late("q", time.Now()); late {
 			t.Errorf("held back: %s", l)
 		}
-		expect(t, passed, time.Hour)
+		wantDrains(t, passed, time.Hour)
 		synctest.Wait()
-		d.sawHead(time.Hour)
+		d.noteOldestDue(time.Hour)
 		if _, late := d.late("q", time.Now()); !late {
-			t.Error("nothing is held back, and it is an hour late")
+			t.Error("not late, although nothing is held back and a message is an hour late")
 		}
-	}, holdsBack(lua.HeldByRate, 1, time.Hour), says(1, -1))
+	}, holdsBack(lua.HeldByRate, 1, time.Hour), drains(1, -1))
 }
 
-// The lateness of a drain excludes the time for which a ready limit held messages.
+// The lateness of a drain must leave out the time for which a ready limit held messages back. Drain i is i seconds
+// after the first; want is the lateness that is left.
 func TestLatenessLeavesOutWhatAReadyLimitHeld(t *testing.T) {
 	began := time.Now()
-	var l limitedSince
+	var l readyLimitHold
 	for i, c := range []struct {
 		held       string
 		late, want time.Duration
@@ -69,13 +71,13 @@ func TestLatenessLeavesOutWhatAReadyLimitHeld(t *testing.T) {
 		{lua.HeldByReadyLimit, 9 * time.Second, time.Second}, {"", 10 * time.Second, time.Second}, {"", 11 * time.Second, 11 * time.Second},
 	} {
 		d := lua.Drained{Moved: 1, Held: c.held, Late: c.late}
-		l.leaveOut(&d, began.Add(time.Duration(i)*time.Second))
+		l.subtractFrom(&d, began.Add(time.Duration(i)*time.Second))
 		redistest.Want(t, fmt.Sprint("lateness of drain ", i), d.Late, c.want)
 	}
 }
 
-// A bridge that does not own a queue also drains it while its rate holds messages back: if the owner hangs or dies,
-// none of the rate is lost.
+// While a rate holds messages of a queue back, bridges that do not own the queue must drain it, too. Otherwise, if the
+// owner hangs or dies, messages that the rate allows would wait.
 func TestOthersStandByWhileARateHoldsMessagesBack(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -88,7 +90,7 @@ func TestOthersStandByWhileARateHoldsMessagesBack(t *testing.T) {
 		r.Policy(map[string]string{"rate": "100", "burst": "10"})
 		b := start(t, s, r.Prefix)
 		redistest.Eventually(t, 10*time.Second, func() (bool, string) {
-			return r.Length(r.Keys.Stream) > 10, "drained by its owner"
+			return r.Length(r.Keys.Stream) > 10, "the owner has not drained more than the burst"
 		})
 		all := []*Scheduler{b.Scheduler, start(t, s, r.Prefix).Scheduler, start(t, s, r.Prefix).Scheduler}
 		standing := func() (n int) {
@@ -99,7 +101,9 @@ func TestOthersStandByWhileARateHoldsMessagesBack(t *testing.T) {
 			}
 			return n
 		}
-		redistest.Eventually(t, 10*time.Second, func() (bool, string) { return standing() == 2, "two of three stand by" })
+		redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+			return standing() == 2, "the two others do not stand by"
+		})
 		redistest.Eventually(t, 20*time.Second, func() (bool, string) {
 			n := r.Number("ZCARD", r.Keys.Due)
 			return n == 0 && standing() == 0, fmt.Sprint(n, " scheduled")
@@ -107,8 +111,9 @@ func TestOthersStandByWhileARateHoldsMessagesBack(t *testing.T) {
 	})
 }
 
+// stands reports whether a scheduler drains a queue that it does not own.
 func stands(s *Scheduler, queue string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.standsBy[queue]
+	s.standby.mu.Lock()
+	defer s.standby.mu.Unlock()
+	return s.standby.partitions[queue]
 }

@@ -13,22 +13,23 @@ import (
 
 // Thresholds at which a bridge reports itself unwell.
 const (
-	// HungAfter is the longest time between two rounds of the heartbeat loop before the scheduler counts as hung. A
-	// round ends within 6 s, whatever Redis does.
+	// HungAfter is the time without a round of the heartbeat loop after which the scheduler counts as hung. A round
+	// ends within 6 s, even if Redis does not answer.
 	HungAfter = 30 * time.Second
-	// GoneAfter is the greatest age of the last good heartbeat.
+	// GoneAfter is the age of the last heartbeat that succeeded after which Redis counts as unreachable.
 	GoneAfter = 5 * time.Second
-	// LateAfter is the greatest lateness of a partition's oldest message. Its loop, the survey and a takeover are all
-	// quicker.
+	// LateAfter is the lateness of a partition's oldest message after which the partition counts as late. The loop of
+	// the partition, the survey, and a takeover by another scheduler all react sooner.
 	LateAfter = 10 * time.Second
 )
 
 // Late is a partition that this scheduler owns but does not drain on time.
 type Late struct {
 	Partition string        `json:"partition"`
-	By        time.Duration `json:"-"`                 // lateness of its oldest message; 0 = unknown
-	Failing   string        `json:"failing,omitempty"` // why its drains fail; "" = they do not
-	// WrongType: another program wrote one of its keys with another type. No bridge can serve it: see Status.Broken.
+	By        time.Duration `json:"-"`                 // lateness of the oldest message; 0 = unknown
+	Failing   string        `json:"failing,omitempty"` // why the drains fail; "" = they do not fail
+	// WrongType: another program wrote a key of the partition with another type. No bridge can serve the partition: see
+	// Status.Broken.
 	WrongType bool `json:"wrong_type,omitempty"`
 }
 
@@ -43,49 +44,50 @@ func (l Late) String() string {
 	return l.Partition + " (" + strings.Join(parts, "; ") + ")"
 }
 
-// sawHead notes how late the oldest message is now.
-func (d *drainer) sawHead(late time.Duration) {
+// noteOldestDue notes how late the oldest message is now.
+func (d *drainer) noteOldestDue(late time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.head = time.Time{}
-	if late > 0 && !d.held { // a message that the policy holds back is overdue on purpose
-		d.head = time.Now().Add(-late)
+	d.oldestDue = time.Time{}
+	if late > 0 && !d.heldBack { // a message that the policy holds back does not make the partition late
+		d.oldestDue = time.Now().Add(-late)
 	}
 }
 
-func (d *drainer) sawHeld(held bool) {
+// noteHeldBack notes whether the policy holds due messages back.
+func (d *drainer) noteHeldBack(heldBack bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.held = held
-	if held {
-		d.head = time.Time{}
+	d.heldBack = heldBack
+	if heldBack {
+		d.oldestDue = time.Time{}
 	}
 }
 
-// report takes the result of a drain. It sets wrongType and state under one lock, so that late never sees one without
-// the other. The lock is not mu, because writing a log line may take long.
+// report notes and logs the result of a drain. It sets wrongType and state under one lock, so that late never reads one
+// without the other. The lock is not mu, because writing a log line may take long.
 func (d *drainer) report(err error) {
-	d.reported.Lock()
-	defer d.reported.Unlock()
+	d.reportMu.Lock()
+	defer d.reportMu.Unlock()
 	d.wrongType = errors.Is(err, lua.ErrWrongType)
 	d.state.Report(err)
 }
 
-// late reports whether the partition is not drained on time.
+// late reports whether the partition is not drained on time, and describes that.
 func (d *drainer) late(partition string, now time.Time) (Late, bool) {
-	d.reported.Lock()
+	d.reportMu.Lock()
 	l := Late{Partition: partition, Failing: d.state.Trouble(), WrongType: d.wrongType}
-	d.reported.Unlock()
+	d.reportMu.Unlock()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if behind := now.Sub(d.head); !d.head.IsZero() && behind > LateAfter {
+	if behind := now.Sub(d.oldestDue); !d.oldestDue.IsZero() && behind > LateAfter {
 		l.By = behind
 	}
 	return l, l.By > 0 || l.Failing != ""
 }
 
-// lateOnes returns the owned partitions that are not drained on time, the most overdue first.
-func lateOnes(owned map[string]*drainer) (all []Late) {
+// latePartitions returns the owned partitions that are not drained on time, the most overdue first.
+func latePartitions(owned map[string]*drainer) (all []Late) {
 	now := time.Now()
 	for partition, d := range owned {
 		if l, late := d.late(partition, now); late {
@@ -107,33 +109,37 @@ func (s Status) Alive() error {
 	return nil
 }
 
-// mostLate is how many late partitions an error names.
-const mostLate = 10
+// maxNamedLate is the greatest number of late partitions that an error names.
+const maxNamedLate = 10
 
 // Ready returns an error if the bridge cannot do its work now: it hangs, Redis does not answer its heartbeats, or
-// partitions are late; the error names them. It leaves out partitions with a key of the wrong type: see Broken.
+// partitions are late. The error names the late partitions. Ready ignores partitions with a key of the wrong type: see
+// Broken.
 func (s Status) Ready() error {
 	errs := []error{s.Alive()}
 	switch age := time.Since(s.LastHeartbeat); {
 	case s.LastHeartbeat.IsZero():
 		errs = append(errs, errors.New("no heartbeat has succeeded yet"))
 	case age > GoneAfter:
-		errs = append(errs, fmt.Errorf("the last heartbeat succeeded %s ago: is Redis there?", age.Round(time.Second)))
+		errs = append(errs, fmt.Errorf("the last heartbeat succeeded %s ago: is Redis there?",
+			age.Round(time.Second)))
 	}
-	return errors.Join(append(errs, s.name(false))...)
+	return errors.Join(append(errs, s.latePartitionsError(false))...)
 }
 
-// Broken names the partitions that no bridge can serve because one of their keys has the wrong type. It is no reason
-// for a restart: that would not mend these partitions, and would interrupt the others.
-func (s Status) Broken() error { return s.name(true) }
+// Broken returns an error that names the partitions that no bridge can serve, because one of their keys has the wrong
+// type. It is no reason to restart the bridge: a restart does not mend these partitions, and interrupts the others.
+func (s Status) Broken() error { return s.latePartitionsError(true) }
 
-func (s Status) name(wrongType bool) error {
+// latePartitionsError returns an error that names the late partitions, either those with a key of the wrong type or the
+// others.
+func (s Status) latePartitionsError(wrongType bool) error {
 	var errs []error
 	more := 0
 	for _, l := range s.Late {
 		switch {
 		case l.WrongType != wrongType:
-		case len(errs) < mostLate:
+		case len(errs) < maxNamedLate:
 			errs = append(errs, errors.New(l.String()))
 		default:
 			more++

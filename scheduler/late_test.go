@@ -15,7 +15,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// A bridge is ready if it heartbeats and drains on time; otherwise it names the late partition.
+// A bridge must be ready if it heartbeats and drains on time. Otherwise its status must name the late partition, by how
+// much it is late, and the error of its drains.
 func TestStatusSaysWhatIsLate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -24,10 +25,10 @@ func TestStatusSaysWhatIsLate(t *testing.T) {
 		var log queuetest.LogBook
 		state := &loop.Reporter{Log: log.Logger(), Activity: "drain"}
 		d := newDrainer(func(context.Context) (lua.Drained, error) { return drained, fails }, state, nil)
-		<-time.After(time.Hour) // virtual time: keeps overdue times after the zero time
-		says := func(what, want string) {
+		<-time.After(time.Hour) // fake clock: so that due times in the past are after the zero time
+		wantStatus := func(what, want string) {
 			t.Helper()
-			s := Status{LastHeartbeat: time.Now(), Turned: time.Now(), Late: lateOnes(map[string]*drainer{"emails/1": d})}
+			s := Status{LastHeartbeat: time.Now(), Turned: time.Now(), Late: latePartitions(map[string]*drainer{"emails/1": d})}
 			got := ""
 			if err := s.Ready(); err != nil {
 				got = err.Error()
@@ -36,24 +37,26 @@ func TestStatusSaysWhatIsLate(t *testing.T) {
 				t.Errorf("%s: %q, want %q", what, got, want)
 			}
 		}
-		says("at first", "")
-		d.sawHead(8 * time.Second)
-		says("not late yet", "")
+		wantStatus("at first", "")
+		d.noteOldestDue(8 * time.Second)
+		wantStatus("not late yet", "")
 		time.Sleep(4 * time.Second)
-		says("nobody drained it", "emails/1 (late by 12s)")
+		wantStatus("not drained", "emails/1 (late by 12s)")
 		fails = lua.ErrDenied
-		d.settle(t.Context(), loop.NewBackoff(time.Second))
-		says("and why", "emails/1 (late by 12s; drain is failing: redis denies access)")
+		d.drainAll(t.Context(), loop.NewBackoff(time.Second))
+		wantStatus("the drain failed", "emails/1 (late by 12s; drain is failing: redis denies access)")
 		fails, drained.Wait = nil, time.Minute
-		d.settle(t.Context(), loop.NewBackoff(time.Second))
-		says("drained", "")
-		d.sawHead(time.Hour)
+		d.drainAll(t.Context(), loop.NewBackoff(time.Second))
+		wantStatus("drained", "")
+		d.noteOldestDue(time.Hour)
 		drained.Wait = -1
-		d.settle(t.Context(), loop.NewBackoff(time.Second))
-		says("emptied", "")
+		d.drainAll(t.Context(), loop.NewBackoff(time.Second))
+		wantStatus("emptied", "")
 	})
 }
 
+// A bridge must be alive while its loop turns, also in an outage of Redis. It must be ready only while its heartbeats
+// succeed. An empty text in the table means no error.
 func TestStatusSaysWhenNobodyAnswers(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -82,8 +85,8 @@ func TestStatusSaysWhenNobodyAnswers(t *testing.T) {
 	}
 }
 
-// A failed drain used to note its failure and the wrong type of the key in two steps. If the status was read between
-// them, it called a broken queue late, and the bridge was unready.
+// Regression: a failed drain noted its failure and the wrong type of the key in two steps. If the status was read
+// between them, it called a broken queue late, and the bridge was unready.
 func TestABrokenQueueIsNeverSeenAsLate(t *testing.T) {
 	t.Parallel()
 	d := newDrainer(nil, &loop.Reporter{Log: slog.New(slog.DiscardHandler), Activity: "drain"}, nil)
@@ -107,8 +110,8 @@ func TestABrokenQueueIsNeverSeenAsLate(t *testing.T) {
 	}
 }
 
-// A queue with a key of another type used to make the whole bridge unready. A supervisor that restarts it for that, or
-// delays an upgrade, stops all queues. Now only the broken queue is named, until it drains.
+// A queue with a key of another type must be named as broken until it drains, and must not make its bridge unready.
+// Regression: it did. A supervisor that then restarts the bridge, or delays an upgrade, stops all queues.
 func TestAQueueOfAnotherTypeIsNamedAndMakesNoBridgeUnready(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
@@ -121,7 +124,7 @@ func TestAQueueOfAnotherTypeIsNamedAndMakesNoBridgeUnready(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := start(t, s, prefix, func(c *Config) { c.SurveyInterval = 100 * time.Millisecond })
-	says := func(what string, is func(text string) bool) {
+	wantStatus := func(what string, is func(text string) bool) {
 		t.Helper()
 		redistest.Eventually(t, 20*time.Second, func() (bool, string) {
 			text, status := "", b.Status()
@@ -134,9 +137,9 @@ func TestAQueueOfAnotherTypeIsNamedAndMakesNoBridgeUnready(t *testing.T) {
 			return is(text), what + ": " + text
 		})
 	}
-	says("broken", func(text string) bool {
+	wantStatus("broken", func(text string) bool {
 		return strings.HasPrefix(text, "bad (") && strings.Contains(text, "drain is failing: ") && !strings.Contains(text, "good")
 	})
 	queuetest.Do(t, c, "DEL", keys.Stream)
-	says("mended", func(text string) bool { return text == "" })
+	wantStatus("mended", func(text string) bool { return text == "" })
 }

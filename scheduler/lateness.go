@@ -7,7 +7,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// seriesOf returns the series to which the drains of a partition are reported; nil without an observer.
+// seriesOf returns the series to which the drains of a partition are reported. Without an observer it returns nil.
 func (s *Scheduler) seriesOf(partition string) observe.Series {
 	if s.cfg.Observer == nil {
 		return nil
@@ -16,34 +16,37 @@ func (s *Scheduler) seriesOf(partition string) observe.Series {
 	return s.cfg.Observer.Series(observe.Bridge, queue, "")
 }
 
-// tellDrained reports a drain to the observer. Each message counts as late as the oldest one.
-func tellDrained(tell observe.Series, drained lua.Drained) {
-	if tell == nil {
+// reportDrained reports a drain to the observer. The lateness of the oldest message counts for all messages.
+func reportDrained(series observe.Series, drained lua.Drained) {
+	if series == nil {
 		return
 	}
 	if drained.Moved > 0 {
-		tell.AddTimed(observe.Drained, drained.Moved, drained.Late)
+		series.AddTimed(observe.Drained, drained.Moved, drained.Late)
 	}
 	if drained.Dead > 0 {
-		tell.Add(observe.DeadDrained, drained.Dead)
+		series.Add(observe.DeadDrained, drained.Dead)
 	}
 }
 
-// limitedSince is the time of the last drain, if the ready limit held messages back then; else zero.
-type limitedSince struct{ at time.Time }
+// readyLimitHold remembers the last drain of a loop if the ready limit held messages back.
+type readyLimitHold struct {
+	lastDrain time.Time // zero = the limit held nothing back
+}
 
-// leaveOut removes from the lateness of a drain the time for which a ready limit held the messages, as far as this loop
-// saw it. The remainder begins at the last drain.
-func (l *limitedSince) leaveOut(drained *lua.Drained, began time.Time) {
-	limited := drained.Held == lua.HeldByReadyLimit
+// subtractFrom removes from the lateness of a drain the time for which a ready limit held the messages, as far as this
+// loop saw the limit. If the limit held messages back in the last drain, lateness counts from the last drain. If it
+// holds messages back for the first time, lateness is zero. began is the time at which the drain began.
+func (h *readyLimitHold) subtractFrom(drained *lua.Drained, began time.Time) {
+	holds := drained.Held == lua.HeldByReadyLimit
 	switch {
-	case !l.at.IsZero():
-		drained.Late = min(drained.Late, began.Sub(l.at).Truncate(time.Millisecond))
-	case limited:
+	case !h.lastDrain.IsZero():
+		drained.Late = min(drained.Late, began.Sub(h.lastDrain).Truncate(time.Millisecond))
+	case holds:
 		drained.Late = 0
 	}
-	l.at = time.Time{}
-	if limited {
-		l.at = began
+	h.lastDrain = time.Time{}
+	if holds {
+		h.lastDrain = began
 	}
 }

@@ -20,6 +20,7 @@ func TestMain(m *testing.M) {
 	redistest.Main(m)
 }
 
+// forBlocking makes a client whose blocking reads end with their contexts.
 func forBlocking(o *rueidis.ClientOption) { o.AlwaysPipelining = true }
 
 // dialer is a server, or a proxy in front of one.
@@ -48,6 +49,7 @@ type running struct {
 	log  *lines
 }
 
+// start runs a scheduler until the test ends or its stop is called.
 func start(t *testing.T, d dialer, prefix string, change ...func(*Config)) running {
 	t.Helper()
 	log := &lines{}
@@ -79,14 +81,14 @@ func start(t *testing.T, d dialer, prefix string, change ...func(*Config)) runni
 }
 
 // owns reports whether this scheduler drains a queue or partition.
-func (r running) owns(queue string) bool { return r.loop(queue) != nil }
+func (r running) owns(queue string) bool { return r.owners.drainer(queue) != nil }
 
 // healthy reports whether the last heartbeat is recent enough for the others to count on this scheduler.
 func (r running) healthy() bool {
 	return time.Since(r.Status().LastHeartbeat) < r.cfg.HeartbeatTimeout
 }
 
-// seldom slows down loops that could hide that something else does not work.
+// seldom makes the loops that look regularly so slow that they cannot hide that something else does not work.
 func seldom(c *Config) {
 	c.SurveyInterval, c.DiscoverInterval, c.RegistryInterval = time.Hour, time.Hour, time.Hour
 }

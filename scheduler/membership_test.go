@@ -40,7 +40,7 @@ func TestAssignmentIsStableAndEven(t *testing.T) {
 	if moved != count["01D"] {
 		t.Errorf("%d queues moved, the bridge that left had %d", moved, count["01D"])
 	}
-	// Schedulers of different versions must agree on this value.
+	// Schedulers of different versions must agree on the hash. Otherwise two of them own a queue, or none does.
 	if got := weight("01A", "emails"); got != wantWeight {
 		t.Errorf("the hash has changed: %#x", got)
 	}
@@ -68,33 +68,41 @@ func TestOwnerKnowsItselfInAnySubset(t *testing.T) {
 	}
 }
 
+// wantWeight is the hash of the bridge "01A" and the queue "emails", as all versions compute it.
 const wantWeight = uint64(0x2730b153faa3a8b6)
 
+// A bridge ends its pauses after a heartbeat that came too late (here 3 s after the last), and after a step of the
+// server's clock. A step is a difference of more than clockJump (1 s) that slow calls do not explain.
 func TestGapOrJump(t *testing.T) {
 	t.Parallel()
 	at, server := time.Now(), time.UnixMilli(1_900_000_000_000)
 	for name, c := range map[string]struct {
-		after, took, clock time.Duration // sent after; time until the reply; advance of the server's clock
-		want               bool
+		after time.Duration // from the first heartbeat until the second is sent
+		took  time.Duration // from sending until the reply
+		clock time.Duration // advance of the server's clock between the two
+		want  bool
 	}{
-		"as usual":                 {time.Second, time.Millisecond, time.Second, false},
-		"a slow reply":             {time.Second, 2 * time.Second, 2900 * time.Millisecond, false},
-		"a slow request":           {time.Second, 1900 * time.Millisecond, 1100 * time.Millisecond, false},
-		"a gap":                    {3100 * time.Millisecond, time.Millisecond, 3100 * time.Millisecond, true},
-		"forward":                  {time.Second, time.Millisecond, 2100 * time.Millisecond, true},
-		"back":                     {time.Second, time.Millisecond, -100 * time.Millisecond, true},
-		"a little forward is fine": {time.Second, time.Millisecond, 1900 * time.Millisecond, false},
+		"as usual":                            {time.Second, time.Millisecond, time.Second, false},
+		"a slow reply":                        {time.Second, 2 * time.Second, 2900 * time.Millisecond, false},
+		"a slow request":                      {time.Second, 1900 * time.Millisecond, 1100 * time.Millisecond, false},
+		"a gap":                               {3100 * time.Millisecond, time.Millisecond, 3100 * time.Millisecond, true},
+		"clock forward by more than a second": {time.Second, time.Millisecond, 2100 * time.Millisecond, true},
+		"clock back by more than a second":    {time.Second, time.Millisecond, -100 * time.Millisecond, true},
+		"clock forward by less than a second": {time.Second, time.Millisecond, 1900 * time.Millisecond, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			first := heartbeat{sent: at, received: at, server: server}
 			sent := at.Add(c.after)
-			if got := first.gapOrJump(heartbeat{sent, sent.Add(c.took), server.Add(c.clock)}, 3*time.Second); got != c.want {
+			if got := first.hasGapOrJumpTo(heartbeat{sent, sent.Add(c.took), server.Add(c.clock)},
+				3*time.Second); got != c.want {
 				t.Errorf("got %v", got)
 			}
 		})
 	}
 }
 
+// A heartbeat removes the members whose heartbeats are too old or too far in the future. A bridge whose clock is a
+// second fast stays.
 func TestMembershipIgnoresHeartbeatsOfTheFuture(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -115,21 +123,16 @@ func TestMembershipIgnoresHeartbeatsOfTheFuture(t *testing.T) {
 		if want := fmt.Sprint([]string{m.id, fast}); fmt.Sprint(live) != want {
 			t.Errorf("live: %v, want %s", live, want)
 		}
-		m.leave()
+		m.leave() // "fast" is left: the heartbeat has removed the others
 		if n := queuetest.Integer(t, c, "ZCARD", lua.NewGlobals(prefix).Bridges); n != 1 {
 			t.Errorf("%d members after leaving", n)
 		}
 	})
 }
 
-// Foreign names in the heartbeats own nothing. Otherwise:
-//
-//  1. Somebody adds names of their own to the heartbeats.
-//  2. By the hash they own queues.
-//  3. Nobody drains these until they are overdue.
-//
-// A bridge of an older version has a bare ULID as its name; one of a later version may add fields. Both own queues, by
-// the whole name.
+// A member of the heartbeat set that is not the name of a bridge must own nothing. Otherwise the hash would give it
+// queues, and nobody would drain these queues before they are overdue. A bridge of an older version has a bare ULID as
+// its name, and a later version may add fields. Both own queues, by the whole name.
 func TestForeignMembersOwnNothing(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -173,7 +176,7 @@ func TestOutageKeepsTheAssignment(t *testing.T) {
 	}
 	redistest.Eventually(t, 5*time.Second, func() (bool, string) { return b.owns(queue) && b.healthy(), "not assigned" })
 
-	beats := func(n int) {
+	waitForBeats := func(n int) {
 		t.Helper()
 		for range n {
 			last := b.Status().LastHeartbeat
@@ -193,7 +196,7 @@ func TestOutageKeepsTheAssignment(t *testing.T) {
 		}
 		return b.log.count("wait for tokens is failing") > 0, "the broken connection is not logged"
 	})
-	beats(2)
+	waitForBeats(2)
 
 	proxy.Refuse(true)
 	proxy.CutAll()
@@ -211,7 +214,7 @@ func TestOutageKeepsTheAssignment(t *testing.T) {
 	}
 	proxy.Refuse(false)
 	redistest.Eventually(t, 10*time.Second, func() (bool, string) { return b.healthy(), "not back" })
-	beats(1)
+	waitForBeats(1)
 	if failing, works := b.log.count("heartbeat is failing"), b.log.count("heartbeat works again"); failing != 1 || works != 1 {
 		t.Errorf("%d and %d lines about one outage:\n%s", failing, works, b.log)
 	}

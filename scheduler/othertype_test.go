@@ -12,8 +12,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// If one key of a queue has another type, all loops that do not need that key go on: entries are freed, and retried.
-// Such a key, of recurrences, once stopped all of them.
+// If one key of a queue is of another type, a bridge must go on with everything that does not need this key: entries
+// are freed and retried. Regression: a key of recurrences with another type stopped all of it.
 func TestAKeyOfAnotherTypeStopsNobodyWhoDoesNotNeedIt(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)

@@ -2,256 +2,264 @@ package scheduler
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/duestream/duestream/internal/loop"
 	"github.com/duestream/duestream/lua"
 )
 
+// ownership records the live schedulers, the known queues, and the partitions that this scheduler owns. Only the
+// goroutines of the heartbeat, the registry and the discovery change it.
+type ownership struct {
+	self string // identity of this scheduler, as the others see it
+
+	mu     sync.Mutex
+	live   []string              // identities of the live schedulers, sorted
+	counts map[string]lua.Counts // known queue → all its partition counts
+	known  []string              // names of the partitions of all known queues, sorted; the elements never change
+	owned  map[string]*drainer   // by name of the partition
+	// dropped are partitions of deleted queues that this scheduler has forgotten since the last Discover.
+	dropped []string
+
+	recurring recurring
+}
+
 // Status is the state of a Scheduler as it sees it itself.
 type Status struct {
-	Bridge        string
-	LastHeartbeat time.Time // local; zero = none yet
-	// local time of the heartbeat loop's last round, whether Redis answered or not; zero = none yet. More than 30s ago:
-	// the scheduler hangs
+	Bridge string // identity of this scheduler
+	// LastHeartbeat is the local time of the last heartbeat that succeeded; zero = none has succeeded yet.
+	LastHeartbeat time.Time
+	// Turned tells when the heartbeat loop last came round: it is the local time at which the last round of the loop
+	// ended, whether Redis answered or not; zero = no round has ended yet. If Turned is more than 30s ago, the
+	// scheduler hangs.
 	Turned     time.Time
-	Live       []string // sorted; the live schedulers at that time, including this one
-	Queues     int      // known ones
-	Partitions int      // of all known queues; a queue has one at least
-	Owned      int      // owned partitions
+	Live       []string // identities of the live schedulers at LastHeartbeat, including this one; sorted
+	Queues     int      // number of known queues
+	Partitions int      // number of partitions of all known queues; a queue has at least one
+	Owned      int      // number of owned partitions
 	Late       []Late   // owned partitions that are not drained on time, the most overdue first
 }
 
 // Status returns the current state. It does not touch Redis.
 func (s *Scheduler) Status() Status {
-	at, turned := s.members.lastBeat(), s.members.lastTurn()
-	s.mu.Lock()
-	owned := maps.Clone(s.owned)
+	lastBeat, lastTurn := s.members.lastBeat(), s.members.lastTurn()
+	o := &s.owners
+	o.mu.Lock()
+	owned := maps.Clone(o.owned)
 	status := Status{
-		Bridge: s.members.id, LastHeartbeat: at, Turned: turned, Live: slices.Clone(s.live),
-		Queues: len(s.counts), Partitions: len(s.known), Owned: len(owned),
+		Bridge: o.self, LastHeartbeat: lastBeat, Turned: lastTurn, Live: slices.Clone(o.live),
+		Queues: len(o.counts), Partitions: len(o.known), Owned: len(owned),
 	}
-	s.mu.Unlock()
-	status.Late = lateOnes(owned) // outside the lock: it waits for whoever writes a log line
+	o.mu.Unlock()
+	status.Late = latePartitions(owned) // without mu, because it waits while a drainer writes a log line
 	return status
 }
 
 // Owned returns the names of the partitions that the scheduler owns, in order. It does not touch Redis.
-func (s *Scheduler) Owned() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Sorted(maps.Keys(s.owned))
+func (s *Scheduler) Owned() []string { return s.owners.names() }
+
+// names returns the names of the owned partitions, sorted.
+func (o *ownership) names() []string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return slices.Sorted(maps.Keys(o.owned))
 }
 
-func (s *Scheduler) loop(queue string) *drainer {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.owned[queue]
+// drainer returns the loop of a partition; nil if this scheduler does not own it.
+func (o *ownership) drainer(partition string) *drainer {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.owned[partition]
 }
 
-// learn adds queues and partition counts to the known ones. It returns the known queues that the given ones lack, or
-// know fewer counts of.
-func (s *Scheduler) learn(ctx context.Context, queues map[string]lua.Counts) (others map[string]lua.Counts) {
-	s.mu.Lock()
-	grown := false
+func (o *ownership) countsOf(queue string) lua.Counts {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.counts[queue]
+}
+
+// isFirst reports whether this scheduler has the first identity of the live schedulers.
+func (o *ownership) isFirst() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return len(o.live) > 0 && o.live[0] == o.self
+}
+
+// allHaveLevel reports whether all live schedulers have at least a protocol level.
+func (o *ownership) allHaveLevel(level int) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return len(withLevel(o.live, level)) == len(o.live)
+}
+
+// takeDropped returns the partitions that were dropped since its last call.
+func (o *ownership) takeDropped() []string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	dropped := o.dropped
+	o.dropped = nil
+	return dropped
+}
+
+// setLive replaces the live schedulers, and reports whether they changed.
+func (o *ownership) setLive(live []string) (changed bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	changed = !slices.Equal(o.live, live)
+	o.live = live
+	return changed
+}
+
+// wakeAll lets all loops drain now, also those that back off after an error.
+func (o *ownership) wakeAll() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, d := range o.owned {
+		d.wake()
+	}
+}
+
+// mayStandBy reports whether another scheduler owns the partition, and this one is among the next maxStandBy owners.
+func (o *ownership) mayStandBy(partition string) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.owned[partition] == nil && rank(o.live, partition, o.self) <= maxStandBy
+}
+
+// learn adds queues and partition counts to the known ones. It returns the known queues that queues lacks, or for which
+// it lacks a count, each with all known counts.
+func (s *Scheduler) learn(ctx context.Context, queues map[string]lua.Counts) (missing map[string]lua.Counts) {
+	grown, missing := s.owners.learn(queues)
+	if grown {
+		s.assign(ctx)
+		loop.Poke(s.survey) // it also covers new partitions of other schedulers
+	}
+	return missing
+}
+
+func (o *ownership) learn(queues map[string]lua.Counts) (grown bool, missing map[string]lua.Counts) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	for queue, counts := range queues {
-		known := s.counts[queue]
-		s.counts[queue] = known.With(counts...)
+		known := o.counts[queue]
+		o.counts[queue] = known.With(counts...)
 		grown = grown || known == nil || counts.Latest() > known.Latest()
 	}
-	others = map[string]lua.Counts{}
-	for queue, counts := range s.counts {
+	missing = map[string]lua.Counts{}
+	for queue, counts := range o.counts {
 		if !slices.Equal(queues[queue], counts) {
-			others[queue] = counts
+			missing[queue] = counts
 		}
 	}
 	if grown {
-		s.listPartitions()
+		o.listPartitions()
 	}
-	s.mu.Unlock()
-	if grown {
-		s.assign(ctx)
-		loop.Poke(s.survey) // other schedulers may own them: survey them, too
-	}
-	return others
+	return grown, missing
 }
 
-// forget removes the partition counts of deleted queues from the known counts. Discover watches their partitions for a
-// while.
+// forget removes the given partition counts of deleted queues from the known counts. Discover watches the partitions
+// that are not known any more for a minute.
 func (s *Scheduler) forget(ctx context.Context, deleted map[string]lua.Counts) {
-	if len(deleted) == 0 {
-		return
+	if len(deleted) > 0 {
+		s.owners.forget(deleted)
+		s.assign(ctx)
 	}
-	s.mu.Lock()
+}
+
+func (o *ownership) forget(deleted map[string]lua.Counts) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	for queue, counts := range deleted {
-		known := s.counts[queue]
-		left := lua.WithoutCounts(known, counts).With()
-		s.counts[queue] = left
-		s.dropped = append(s.dropped, known.Names(queue)[left.Latest():]...)
+		known := o.counts[queue]
+		left := lua.WithoutCounts(known, counts).With() // With adds the count 1, which every queue has
+		o.counts[queue] = left
+		o.dropped = append(o.dropped, known.Names(queue)[left.Latest():]...)
 	}
-	s.listPartitions()
-	s.mu.Unlock()
-	s.assign(ctx)
+	o.listPartitions()
 }
 
 // listPartitions renews the list of known partitions. The caller holds mu.
-func (s *Scheduler) listPartitions() {
+func (o *ownership) listPartitions() {
 	var partitions []string
-	for queue, counts := range s.counts {
+	for queue, counts := range o.counts {
 		partitions = append(partitions, counts.Names(queue)...)
 	}
 	slices.Sort(partitions)
-	s.known = partitions
+	o.known = partitions
 }
 
-// unheardOf returns the found partitions that are beyond the known count or belong to an unknown queue, by queue.
-func (s *Scheduler) unheardOf(found []string) map[string][]int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// unknownPartitions returns, by queue, the found partitions that belong to an unknown queue or are beyond its known
+// count.
+func (o *ownership) unknownPartitions(found []string) map[string][]int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	unknown := map[string][]int{}
 	for _, name := range found {
 		queue, partition, ok := lua.SplitPartition(name)
-		if known := s.counts[queue]; ok && (known == nil || partition >= known.Latest()) {
+		if known := o.counts[queue]; ok && (known == nil || partition >= known.Latest()) {
 			unknown[queue] = append(unknown[queue], partition)
 		}
 	}
 	return unknown
 }
 
-// assign starts the loops of partitions that this scheduler now owns, and stops the loops of those that it lost. It
-// does not wait for a loop to end: two loops of one partition, here or elsewhere, do no harm.
+// assign starts the loops of partitions that this scheduler now owns, and stops the loops of partitions that it does
+// not own any more. It does not wait for a loop to end, because two loops of one partition, in one or two schedulers,
+// do no harm.
 func (s *Scheduler) assign(ctx context.Context) {
 	s.assigning.Lock()
 	defer s.assigning.Unlock()
-	s.mu.Lock()
-	owned := make(map[string]*drainer, len(s.owned))
-	started, lost := 0, false
-	for _, queue := range s.known {
-		if owner(s.live, queue) != s.members.id {
+	o := &s.owners
+	o.mu.Lock()
+	owned := make(map[string]*drainer, len(o.owned))
+	started, lost := 0, 0
+	for _, partition := range o.known {
+		if owner(o.live, partition) != o.self {
 			continue
 		}
-		loop := s.owned[queue]
-		if loop == nil {
-			loop = s.startLoop(ctx, queue)
+		d := o.owned[partition]
+		if d == nil {
+			d = s.startDrainer(ctx, partition)
 			started++
 		}
-		owned[queue] = loop
+		owned[partition] = d
 	}
-	changed := started > 0 || len(owned) != len(s.owned)
-	for queue, loop := range s.owned {
-		if owned[queue] == nil {
-			loop.cancel()
-			delete(s.standing, queue)
-			lost = true
+	for partition, d := range o.owned {
+		if owned[partition] == nil {
+			d.cancel()
+			s.surveyed.forget(partition)
+			lost++
 		}
 	}
-	s.owned = owned
-	s.plansOwned(ctx)
-	bridges, queues, partitions := len(s.live), len(s.counts), len(s.known)
-	s.mu.Unlock()
-	if lost { // the survey may stand by for a lost one
+	o.owned = owned
+	s.updatePlanLoops(ctx)
+	bridges, queues, partitions := len(o.live), len(o.counts), len(o.known)
+	o.mu.Unlock()
+	if lost > 0 { // the survey decides whether this scheduler stands by for a lost partition
 		loop.Poke(s.survey)
 	}
-	if changed {
+	if started+lost > 0 {
 		s.cfg.Logger.Info("queues assigned", slog.Int("queues", queues), slog.Int("partitions", partitions),
 			slog.Int("owned", len(owned)), slog.Int("bridges", bridges))
-		s.cfg.Owned(s.watchOwned())
+		s.watchOwned()
+		s.cfg.Owned(s.owners.names())
 	}
 }
 
-func (s *Scheduler) startLoop(ctx context.Context, queue string) *drainer {
+func (s *Scheduler) startDrainer(ctx context.Context, partition string) *drainer {
 	ctx, cancel := context.WithCancel(ctx)
-	loop := newDrainer(s.pacedDrain(queue), &loop.Reporter{Log: s.cfg.Logger.With(slog.String("queue", queue)), Activity: "drain",
-		Quiet: s.quiet}, cancel)
-	s.loops.Go(func() { loop.run(ctx) })
-	return loop
+	state := &loop.Reporter{Log: s.cfg.Logger.With(slog.String("queue", partition)), Activity: "drain", Quiet: s.quiet}
+	d := newDrainer(s.pacedDrain(partition), state, cancel)
+	s.loops.Go(func() { d.run(ctx) })
+	return d
 }
 
-// watchOwned tells the waker the queues to wait for, and returns all owned ones, sorted.
-func (s *Scheduler) watchOwned() []string {
-	s.mu.Lock()
-	owned := make([]string, 0, len(s.owned))
-	var readable []string
-	for queue := range s.owned {
-		owned = append(owned, queue)
-		if t := s.trouble[queue]; t == nil || !t.unreadable {
-			readable = append(readable, queue)
-		}
-	}
-	s.mu.Unlock()
-	s.waker.watch(readable)
-	slices.Sort(owned)
-	return owned
-}
-
-// othersPerSurvey is the least number of other schedulers' queues in a survey that cannot take all queues. Their owners
-// survey them, too: this only helps when an owner lives but does nothing.
-const othersPerSurvey = 25
-
-// nextToSurvey returns the partitions of the next survey: all of them if they fit, else the owned ones in turn and a
-// few others.
-func (s *Scheduler) nextToSurvey() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.known) <= lua.MaxSurvey {
-		return s.known
-	}
-	own := make([]string, 0, len(s.owned))
-	others := make([]string, 0, len(s.known)-len(s.owned))
-	for _, name := range s.known {
-		if s.owned[name] != nil {
-			own = append(own, name)
-		} else {
-			others = append(others, name)
-		}
-	}
-	some := inTurn(others, &s.othersTurn, max(othersPerSurvey, lua.MaxSurvey-len(own)))
-	return append(inTurn(own, &s.turn, lua.MaxSurvey-len(some)), some...)
-}
-
-// inTurn returns at most n names, from where the last call with this turn ended.
-func inTurn(names []string, turn *int, n int) []string {
-	if len(names) <= n {
-		return names
-	}
-	from := *turn % len(names)
-	*turn = (from + n) % len(names)
-	return slices.Concat(names[from:min(from+n, len(names))], names[:max(0, from+n-len(names))])
-}
-
-// surveyInterval returns the configured interval, or less, down to half, when the owned queues do not fit into one
-// survey.
-func (s *Scheduler) surveyInterval() time.Duration {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	own, most := len(s.owned), lua.MaxSurvey-othersPerSurvey
-	if len(s.known) <= lua.MaxSurvey || own <= most {
-		return s.cfg.SurveyInterval
-	}
-	return max(s.cfg.SurveyInterval/2, s.cfg.SurveyInterval*time.Duration(most)/time.Duration(own))
-}
-
-// remember notes the error of a queue's survey, or of the action that followed. It reports whether the blocked read
-// must now leave the queue out, or take it in again.
-func (s *Scheduler) remember(queue string, err error) (changed bool) {
-	s.mu.Lock()
-	t := s.trouble[queue]
-	if t == nil && err != nil {
-		t = &queueTrouble{state: loop.Reporter{Log: s.cfg.Logger.With(slog.String("queue", queue)), Activity: "survey",
-			Quiet: s.quiet}}
-		s.trouble[queue] = t
-	}
-	if t != nil {
-		unreadable := errors.Is(err, lua.ErrWrongType)
-		changed, t.unreadable = t.unreadable != unreadable, unreadable
-	}
-	s.mu.Unlock()
-	if t != nil {
-		t.state.Report(err)
-	}
-	return changed
+// watchOwned tells the waker for which partitions to wait: the owned ones, without the unreadable ones, which would
+// make its reads fail.
+func (s *Scheduler) watchOwned() {
+	s.waker.watch(slices.DeleteFunc(s.owners.names(), s.surveyed.isUnreadable))
 }

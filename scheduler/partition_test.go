@@ -12,7 +12,7 @@ import (
 	"github.com/duestream/duestream/scheduler/producer"
 )
 
-// To the schedulers each partition is a queue: one of them owns it, wakes for it and drains it.
+// To the schedulers each partition is a queue: exactly one of them must own it, wake for it and drain it.
 func TestPartitionsAreSharedAndDrained(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -44,7 +44,7 @@ func TestPartitionsAreSharedAndDrained(t *testing.T) {
 			t.Errorf("queues: %v, %v", names, err)
 		}
 
-		p = newProducer(t, c, prefix) // a new one, which knows the growth
+		p = newProducer(t, c, prefix) // a new producer, which knows the new count
 		ms := make([]producer.Message, 20*count)
 		for i := range ms {
 			ms[i] = producer.Message{Delay: 50 * time.Millisecond}
@@ -78,8 +78,8 @@ func TestPartitionsAreSharedAndDrained(t *testing.T) {
 	})
 }
 
-// If the registry is lost, or overwritten by a program that does not know partitions, it gets back every count that a
-// scheduler knows.
+// If the registry is lost, or overwritten by a program that does not know partitions, the schedulers must register
+// every count again that they know.
 func TestForgottenCountsAreRegisteredAgain(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
@@ -95,9 +95,9 @@ func TestForgottenCountsAreRegisteredAgain(t *testing.T) {
 	})
 	queuetest.EventuallyRegistered(t, c, prefix, "grown", "1,2,4")
 	redistest.Eventually(t, 5*time.Second, func() (bool, string) {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		known := b.counts["grown"].String()
+		b.owners.mu.Lock()
+		defer b.owners.mu.Unlock()
+		known := b.owners.counts["grown"].String()
 		return known == "1,2,4", known
 	})
 	key := lua.NewGlobals(prefix).Queues
@@ -117,8 +117,9 @@ func TestForgottenCountsAreRegisteredAgain(t *testing.T) {
 	})
 }
 
-// If the registry and all knowledge of it are lost, the counts come back from the partitions that a growth prepared:
-// those without a gap that have the groups and the settings. Messages in other partitions are moved to their own.
+// If the registry is lost and no process knows the counts any more, the counts must come back from the partitions that
+// a growth prepared. A partition counts if it, and each partition before it, has the groups and the settings of
+// partition 0. Messages in other partitions are moved to the partitions of their IDs.
 func TestLostCountsComeBackFromPreparedPartitions(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t) // an empty server is scanned in one step
@@ -132,7 +133,8 @@ func TestLostCountsComeBackFromPreparedPartitions(t *testing.T) {
 			queuetest.Do(t, c, "HSET", lua.NewKeys(prefix, name).Policy, "max_attempts", "5")
 		}
 	}
-	queuetest.Do(t, c, "XGROUP", "CREATE", lua.NewKeys(prefix, "grown/4").Stream, "g", "0", "MKSTREAM") // no settings
+	// These two partitions do not count.
+	queuetest.Do(t, c, "XGROUP", "CREATE", lua.NewKeys(prefix, "grown/4").Stream, "g", "0", "MKSTREAM") // without settings
 	queuetest.Do(t, c, "XGROUP", "CREATE", lua.NewKeys(prefix, "grown/6").Stream, "g", "0", "MKSTREAM") // behind a gap
 	queuetest.PublishCount(t, c, prefix, "whole", 8)
 	b := start(t, s, prefix, func(c *Config) { seldom(c); c.DiscoverInterval = 100 * time.Millisecond })
@@ -150,9 +152,11 @@ func TestLostCountsComeBackFromPreparedPartitions(t *testing.T) {
 	}
 }
 
-// A group or a setting that only partition 0 got later made the other partitions look made up once the registry was
-// lost: nobody read them. Entries or dead letters with a group prove that a partition was published. A growth that
-// stopped half-way does not prove it, nor do entries without a group.
+// Partition 0 may have a group or a setting that the other partitions lack, because it was added later. If the registry
+// is then lost, a partition must still count if it is proved to have been published. The proof is a stream that has a
+// group, and also entries or dead letters. Groups alone are no proof, because a growth may have stopped half-way.
+// Entries in a stream without a group are no proof either. Regression: such partitions did not count, and nobody read
+// them.
 func TestLostCountsComeBackFromWhatPartitionsHold(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t)
@@ -170,7 +174,7 @@ func TestLostCountsComeBackFromWhatPartitionsHold(t *testing.T) {
 		queuetest.Do(t, c, "XADD", key(name).Stream, "1-1", "id", "ready")
 		queuetest.Do(t, c, "ZADD", key(name).Due, "1", "b")
 	}
-	queuetest.Do(t, c, "XADD", key("asleep/2").Stream, "1-1", "id", "ready") // nothing scheduled leads to it
+	queuetest.Do(t, c, "XADD", key("asleep/2").Stream, "1-1", "id", "ready") // has no schedule
 	queuetest.Do(t, c, "XGROUP", "CREATE", key("buried").Stream, "later", "0")
 	queuetest.Do(t, c, "XADD", key("buried/1").Dead, "1-1", "id", "dead")
 	queuetest.Do(t, c, "XGROUP", "CREATE", key("half").Stream, "later", "0")
@@ -192,7 +196,8 @@ func TestLostCountsComeBackFromWhatPartitionsHold(t *testing.T) {
 	}
 }
 
-// A count that was just published, and that a scheduler does not know yet, is not replaced by another one.
+// A count may have been published that this scheduler does not know yet. Discovery must read the registry before it
+// makes up a count from the partitions that it finds.
 func TestDiscoveryAsksBeforeItMakesACount(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t)
@@ -201,7 +206,7 @@ func TestDiscoveryAsksBeforeItMakesACount(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.live = []string{b.members.id}
+	b.owners.live = []string{b.owners.self}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer b.loops.Wait()
 	defer cancel()
@@ -216,14 +221,16 @@ func TestDiscoveryAsksBeforeItMakesACount(t *testing.T) {
 	}
 }
 
-// However many partitions a queue has, any scheduler drains an overdue one, in the turns of its surveys.
+// However many partitions a queue has, any scheduler must drain an overdue one. A survey looks at some of the
+// partitions, and the next survey at the following ones.
 func TestOverduePartitionIsDrainedByAnyone(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
 	c, prefix := s.Client(t), s.Prefix(t)
 	queuetest.PublishCount(t, c, prefix, "wide", lua.MaxPartitions)
 	queuetest.PublishCount(t, c, prefix, "other", 2)
-	b, err := New(Config{Client: c, Blocking: c, Prefix: prefix, Overdue: time.Millisecond}) // it owns nothing: it does not run
+	// This scheduler does not run, so it owns nothing.
+	b, err := New(Config{Client: c, Blocking: c, Prefix: prefix, Overdue: time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}

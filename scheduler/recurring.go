@@ -9,67 +9,68 @@ import (
 	"github.com/duestream/duestream/scheduler/planner"
 )
 
-// recurring is the state of a scheduler's recurrences: the queues that have some, by the survey, and the planning loops
-// of owned queues. A queue without recurrences is in neither map, and costs nothing. The scheduler's mu guards all of
-// it.
+// recurring is the state of a scheduler's recurrences. A queue without recurrences is in neither map. The mu of
+// ownership guards all fields.
 type recurring struct {
 	planner *planner.Planner
-	have    map[string]bool
-	loops   map[string]context.CancelFunc
+	queues  map[string]bool               // queues in which the last survey found recurrences
+	loops   map[string]context.CancelFunc // queue → end of its planning loop
 }
 
-// sawRecurrences notes from a survey whether a queue has recurrences, and starts to plan those of an owned queue.
-func (s *Scheduler) sawRecurrences(ctx context.Context, queue string, has bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// noteRecurrences notes from a survey whether a queue has recurrences. If it has, and this scheduler plans the queue,
+// noteRecurrences starts the planning loop.
+func (s *Scheduler) noteRecurrences(ctx context.Context, queue string, has bool) {
+	s.owners.mu.Lock()
+	defer s.owners.mu.Unlock()
 	if !has {
-		delete(s.recurring.have, queue) // its loop ends by itself, after it has taken back the planned messages
+		delete(s.owners.recurring.queues, queue) // the loop removes the planned messages, and then ends
 		return
 	}
 	if _, partition, ok := lua.SplitPartition(queue); !ok || partition != 0 {
 		return
 	}
-	s.recurring.have[queue] = true
-	s.planOwned(ctx, queue)
+	s.owners.recurring.queues[queue] = true
+	s.startPlanLoop(ctx, queue)
 }
 
-// plans reports whether this scheduler plans the recurrences of a queue: it owns the queue among the schedulers whose
-// level knows recurrences. A lower level does not plan at all. A release that does not know levels may plan the same
-// queue; two planners do no harm. Under mu.
-func (s *Scheduler) plans(queue string) bool {
-	return owner(capable(s.live, lua.LevelRecurrences), queue) == s.members.id
+// isPlanner reports whether this scheduler plans the recurrences of a queue: it owns the queue among the schedulers
+// whose protocol level includes recurrences. Schedulers of a lower level plan nothing. A scheduler of a release before
+// levels may plan the same queue, but two planners do no harm. The caller holds mu of ownership.
+func (s *Scheduler) isPlanner(queue string) bool {
+	return owner(withLevel(s.owners.live, lua.LevelRecurrences), queue) == s.owners.self
 }
 
-// plansOwned starts the loops of queues with recurrences that this scheduler plans, and stops the loops of queues that
-// it no longer plans. Under mu.
-func (s *Scheduler) plansOwned(ctx context.Context) {
-	for queue, stop := range s.recurring.loops {
-		if !s.plans(queue) {
+// updatePlanLoops starts the loops of queues with recurrences that this scheduler plans, and stops the loops of queues
+// that it no longer plans. The caller holds mu of ownership.
+func (s *Scheduler) updatePlanLoops(ctx context.Context) {
+	for queue, stop := range s.owners.recurring.loops {
+		if !s.isPlanner(queue) {
 			stop()
-			delete(s.recurring.loops, queue)
+			delete(s.owners.recurring.loops, queue)
 		}
 	}
-	for queue := range s.recurring.have {
-		s.planOwned(ctx, queue)
+	for queue := range s.owners.recurring.queues {
+		s.startPlanLoop(ctx, queue)
 	}
 }
 
-// planOwned starts the loop of a queue with recurrences, if this scheduler plans it and has no loop yet. Under mu.
-func (s *Scheduler) planOwned(ctx context.Context, queue string) {
-	if s.recurring.loops[queue] != nil || ctx.Err() != nil || !s.plans(queue) {
+// startPlanLoop starts the loop of a queue with recurrences, if this scheduler plans the queue and has no loop yet. The
+// caller holds mu of ownership.
+func (s *Scheduler) startPlanLoop(ctx context.Context, queue string) {
+	if s.owners.recurring.loops[queue] != nil || ctx.Err() != nil || !s.isPlanner(queue) {
 		return
 	}
-	own, stop := context.WithCancel(ctx)
-	s.recurring.loops[queue] = stop
+	loopCtx, stop := context.WithCancel(ctx)
+	s.owners.recurring.loops[queue] = stop
 	s.loops.Go(func() {
 		defer stop()
-		s.planLoop(own, queue)
+		s.planLoop(loopCtx, queue)
 	})
 }
 
-// planLoop plans the recurrences of a queue until there are none left, or another scheduler plans them.
+// planLoop plans the recurrences of a queue until the queue has none, or another scheduler plans them.
 func (s *Scheduler) planLoop(ctx context.Context, queue string) {
-	q, b := s.recurring.planner.Queue(queue), loop.NewBackoff(maxBackoff)
+	q, b := s.owners.recurring.planner.Queue(queue), loop.NewBackoff(maxBackoff)
 	st := &loop.Reporter{Log: s.cfg.Logger.With(slog.String("queue", queue)), Activity: "plan", Quiet: s.quiet}
 	for ctx.Err() == nil {
 		wait, err := q.Pass(ctx)
@@ -82,23 +83,24 @@ func (s *Scheduler) planLoop(ctx context.Context, queue string) {
 		} else {
 			b.Reset()
 		}
-		if err == nil && q.Empty() && s.plannedAll(queue) {
+		if err == nil && q.Empty() && s.endPlanLoop(queue) {
 			return
 		}
 		loop.SleepUntil(ctx, wait, nil)
 	}
 }
 
-// plannedAll ends the loop of a queue without recurrences. It returns false if the survey has seen one since.
-func (s *Scheduler) plannedAll(queue string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.recurring.have[queue] {
+// endPlanLoop removes the loop of a queue without recurrences. If the last survey found recurrences, endPlanLoop
+// returns false, and the loop must continue.
+func (s *Scheduler) endPlanLoop(queue string) bool {
+	s.owners.mu.Lock()
+	defer s.owners.mu.Unlock()
+	if s.owners.recurring.queues[queue] {
 		return false
 	}
-	if stop := s.recurring.loops[queue]; stop != nil {
+	if stop := s.owners.recurring.loops[queue]; stop != nil {
 		stop()
-		delete(s.recurring.loops, queue)
+		delete(s.owners.recurring.loops, queue)
 	}
 	return true
 }

@@ -6,25 +6,27 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// capable returns the live schedulers that have at least a protocol level. If the owner among all schedulers is
-// capable, it is also the owner among the capable ones.
-func capable(live []string, level int) (able []string) {
+// withLevel returns the live schedulers that have at least a protocol level. If one of them is the owner among all
+// schedulers, it is also the owner among those with the level.
+func withLevel(live []string, level int) (bridges []string) {
 	for _, bridge := range live {
 		if i, _ := lua.ParseIdentity(bridge); i.Level >= level {
-			able = append(able, bridge)
+			bridges = append(bridges, bridge)
 		}
 	}
-	return able
+	return bridges
 }
 
-// owner returns the live scheduler that owns a queue: the one with the highest weight for it. When a scheduler comes or
-// goes, only the queues that it gets or had change their owner. Every scheduler must compute the same owner, so the
-// hash is part of the protocol.
+// owner returns the live scheduler that owns a queue: the scheduler with the greatest weight for the queue. When a
+// scheduler starts or ends, only the queues that it gets or had change their owner. Every scheduler must compute the
+// same owner, so the hash is part of the protocol.
 func owner(live []string, queue string) string {
-	best, most := "", uint64(0)
+	best, greatest := "", uint64(0)
 	for _, bridge := range live {
-		if w := weight(bridge, queue); best == "" || w > most || w == most && bridge > best {
-			best, most = bridge, w
+		w := weight(bridge, queue)
+		wins := w > greatest || w == greatest && bridge > best
+		if best == "" || wins {
+			best, greatest = bridge, w
 		}
 	}
 	return best
@@ -40,8 +42,8 @@ func rank(live []string, queue, bridge string) (n int) {
 	return n
 }
 
-// weight is FNV-1a of both names, with the finalizer of splitmix64: FNV alone leaves the high bits of similar names
-// alike.
+// weight returns a hash of both names: FNV-1a, and then the finalizer of splitmix64, because FNV alone gives similar
+// names nearly the same high bits.
 func weight(bridge, queue string) uint64 {
 	h := fnv.New64a()
 	h.Write([]byte(bridge))

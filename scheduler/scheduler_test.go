@@ -13,8 +13,9 @@ import (
 	"github.com/duestream/duestream/scheduler/producer"
 )
 
-// An idle scheduler of a hundred queues sends at most two requests a second (G8).
+// An idle scheduler of a hundred queues must send at most two requests a second (guarantee G8).
 func TestIdleBudget(t *testing.T) {
+	redistest.Long(t)
 	t.Parallel()
 	s := redistest.Own(t)
 	c, prefix := s.Client(t, queuetest.WithoutPings), s.Prefix(t)
@@ -35,7 +36,7 @@ func TestIdleBudget(t *testing.T) {
 	redistest.Eventually(t, 5*time.Second, func() (bool, string) { st := b.Status(); return st.Owned == queues, fmt.Sprint(st) })
 	m := s.Monitor(t)
 	quiet := time.Now()
-	redistest.Eventually(t, 30*time.Second, func() (bool, string) { // its first look at so many queues takes a slow machine long
+	redistest.Eventually(t, 30*time.Second, func() (bool, string) { // wait until the first looks are over
 		if m.Count() > 5 {
 			m.Reset()
 			quiet = time.Now()
@@ -55,9 +56,10 @@ func TestIdleBudget(t *testing.T) {
 	}
 }
 
-// The queues of a disconnected scheduler move to the others within its heartbeat timeout and a heartbeat; those of a
-// stopped one move at once.
+// The queues of a scheduler that loses its connection must move to the others within its heartbeat timeout and one
+// heartbeat. The queues of a scheduler that is stopped must move at once.
 func TestAnotherTakesOver(t *testing.T) {
+	redistest.Long(t)
 	t.Parallel()
 	s := redistest.Own(t)
 	c, prefix := s.Client(t), s.Prefix(t)
@@ -73,7 +75,7 @@ func TestAnotherTakesOver(t *testing.T) {
 	for i, proxy := range proxies {
 		bridges[i] = start(t, proxy, prefix)
 	}
-	shared := func(among ...running) func() (bool, string) {
+	eachOwnedOnce := func(among ...running) func() (bool, string) {
 		return func() (bool, string) {
 			owners := map[string]int{}
 			for i := range queues {
@@ -92,12 +94,12 @@ func TestAnotherTakesOver(t *testing.T) {
 		}
 	}
 	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
-		for _, b := range bridges { // else one of them may own everything, which is also a partition of the queues
+		for _, b := range bridges { // a bridge that knows of no other owns all queues
 			if live := len(b.Status().Live); live != len(bridges) {
 				return false, fmt.Sprint(live, " are known")
 			}
 		}
-		return shared(bridges...)()
+		return eachOwnedOnce(bridges...)()
 	})
 	if st := bridges[0].Status(); len(st.Live) != 3 || st.Owned == queues || st.Queues != queues {
 		t.Errorf("status %+v", st)
@@ -106,7 +108,7 @@ func TestAnotherTakesOver(t *testing.T) {
 	proxies[0].Refuse(true)
 	proxies[0].CutAll()
 	cut := time.Now()
-	redistest.Eventually(t, 10*time.Second, shared(bridges[1:]...))
+	redistest.Eventually(t, 10*time.Second, eachOwnedOnce(bridges[1:]...))
 	took := time.Since(cut)
 	t.Logf("taken over %v after the crash", took)
 	if took > 5*time.Second {
@@ -115,16 +117,16 @@ func TestAnotherTakesOver(t *testing.T) {
 
 	bridges[1].stop()
 	stopped := time.Now()
-	redistest.Eventually(t, 10*time.Second, shared(bridges[2]))
+	redistest.Eventually(t, 10*time.Second, eachOwnedOnce(bridges[2]))
 	if took := time.Since(stopped); took > 2500*time.Millisecond {
 		t.Errorf("taken over %v after a clean stop", took)
 	}
 
 	proxies[0].Refuse(false)
-	redistest.Eventually(t, 10*time.Second, shared(bridges[0], bridges[2]))
+	redistest.Eventually(t, 10*time.Second, eachOwnedOnce(bridges[0], bridges[2]))
 }
 
-// FLUSHALL deletes the registry and the tokens; known queues are still served.
+// FLUSHALL deletes the registry and the tokens. A bridge must register its queues again, and must serve them.
 func TestFlushedServerIsServed(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t)
@@ -137,7 +139,7 @@ func TestFlushedServerIsServed(t *testing.T) {
 		t.Fatal(err)
 	}
 	redistest.Eventually(t, 5*time.Second, func() (bool, string) {
-		l := b.loop(queue)
+		l := b.owners.drainer(queue)
 		return l != nil && !l.sleepsBeyond(2*time.Hour), "the loop does not sleep"
 	})
 	queuetest.Do(t, c, "FLUSHALL")
@@ -145,7 +147,7 @@ func TestFlushedServerIsServed(t *testing.T) {
 		names, err := Queues(t.Context(), c, prefix)
 		return len(names) == 1 && names[0] == queue, fmt.Sprint(names, err)
 	})
-	// The flushed server's token was higher.
+	// The ID of this token is lower than those from before the flush.
 	queuetest.Do(t, c, "XADD", lua.NewKeys(prefix, queue).Wake, "1-1", "k", "v")
 	queuetest.Do(t, c, "ZADD", lua.NewKeys(prefix, queue).Due, "1", "a")
 	redistest.Eventually(t, 5*time.Second, func() (bool, string) {
@@ -154,6 +156,7 @@ func TestFlushedServerIsServed(t *testing.T) {
 	})
 }
 
+// Owned must be called with all queues that the scheduler owns, sorted, without invalid names in the registry.
 func TestOwnedIsCalledWithAllQueues(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
@@ -177,7 +180,8 @@ func TestOwnedIsCalledWithAllQueues(t *testing.T) {
 	})
 }
 
-// The in-process server, on which `duestream dev` runs when no server is installed.
+// `duestream dev` runs on the in-process server when no server is installed, so a bridge must run on that server
+// without an error.
 func TestRunsOnTheInProcessServer(t *testing.T) {
 	t.Parallel()
 	s := inProcess{redistest.InProcess(t)}
@@ -202,7 +206,7 @@ func TestRunsOnTheInProcessServer(t *testing.T) {
 	}
 }
 
-// inProcess is a server that rueidis would take for a cluster.
+// inProcess gives its clients the option ForceSingleClient, because rueidis takes the in-process server for a cluster.
 type inProcess struct{ *redistest.Server }
 
 func (s inProcess) Client(t testing.TB, opts ...func(*rueidis.ClientOption)) rueidis.Client {

@@ -26,7 +26,7 @@ func foreign(me, other string) string {
 }
 
 // An owner may be alive but unable to drain: without permission, cut off from one node, or stuck. Then any scheduler
-// drains.
+// must drain the queue once it is overdue, but not before, and must not take it over.
 func TestOverdueQueueIsDrainedByAnyone(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
@@ -34,11 +34,11 @@ func TestOverdueQueueIsDrainedByAnyone(t *testing.T) {
 	b := start(t, s, prefix, func(c *Config) { c.SurveyInterval, c.Overdue = 100*time.Millisecond, 500*time.Millisecond })
 	other := "01ZZZZZZZZZZZZZZZZZZZZZZZZ"
 	queue := foreign(b.Status().Bridge, other)
-	alive := func() {
+	beatForOther := func() {
 		queuetest.Do(t, c, "ZADD", lua.NewGlobals(prefix).Bridges, fmt.Sprint(queuetest.Now(t, c).UnixMilli()), other)
 	}
 	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
-		alive()
+		beatForOther()
 		return len(b.Status().Live) == 2, "the other is not seen"
 	})
 	due := time.UnixMilli(queuetest.Now(t, c).UnixMilli())
@@ -47,18 +47,19 @@ func TestOverdueQueueIsDrainedByAnyone(t *testing.T) {
 		t.Fatal(err)
 	}
 	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
-		alive()
+		beatForOther()
 		return len(queuetest.Entries(t, c, prefix, queue)) == 1, "not drained"
 	})
 	if late := lua.EntryTime(queuetest.Entries(t, c, prefix, queue)[0].EntryID).Sub(due); late < 500*time.Millisecond {
-		t.Errorf("drained by the wrong one only %v after the due time", late)
+		t.Errorf("drained by another than the owner only %v after the due time", late)
 	}
 	if b.owns(queue) {
 		t.Error("the queue moved although its owner lives")
 	}
 }
 
-// A producer that only runs ZADD adds no token: the survey finds the message.
+// A producer that only runs ZADD adds no token, so a survey must find its message and poke the loop. A survey must also
+// give notice of a queue that has work for a keeper, but not again and again of entries that nobody reads.
 func TestSurveyPokesLoopsThatSleepPastTheirHead(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
@@ -77,7 +78,7 @@ func TestSurveyPokesLoopsThatSleepPastTheirHead(t *testing.T) {
 		t.Fatal(err)
 	}
 	redistest.Eventually(t, 5*time.Second, func() (bool, string) {
-		l := b.loop(queue)
+		l := b.owners.drainer(queue)
 		return l != nil && l.sleepsBeyond(time.Hour), "not asleep"
 	})
 	queuetest.Do(t, c, "ZADD", lua.NewKeys(prefix, queue).Due, "1", "a")
@@ -85,7 +86,7 @@ func TestSurveyPokesLoopsThatSleepPastTheirHead(t *testing.T) {
 		return len(queuetest.Entries(t, c, prefix, queue)) == 1,
 			"not drained"
 	})
-	notice := func() {
+	waitForNotice := func() {
 		t.Helper()
 		select {
 		case q := <-noticed:
@@ -96,31 +97,32 @@ func TestSurveyPokesLoopsThatSleepPastTheirHead(t *testing.T) {
 			t.Fatal("no notice of a queue with an entry")
 		}
 	}
-	notice() // of the drain
-	notice() // of the first survey that finds the entry
+	waitForNotice() // of the drain
+	waitForNotice() // of the first survey that finds the entry
 	queuetest.Do(t, c, "XADD", lua.NewKeys(prefix, queue).Stream, "*", "id", "b")
-	notice()
+	waitForNotice()
 	queuetest.Do(t, c, "XGROUP", "CREATE", lua.NewKeys(prefix, queue).Stream, "g", "0")
-	notice()
+	waitForNotice()
 	more := lua.NewKeys(prefix, other).Stream
-	for range 3 { // each survey finds another entry in one queue, and the other queue unchanged
+	for range 3 { // each survey finds a new entry in the other queue, and this queue unchanged
 		queuetest.Do(t, c, "XADD", more, "*", "id", "c")
 		select {
 		case q := <-noticed:
 			if q == queue {
-				t.Fatal("a notice of entries that nobody reads, and that are as they were")
+				t.Fatal("a notice of a queue that has not changed, and that nobody reads")
 			}
 		case <-time.After(5 * time.Second):
 			t.Fatal("no notice of a queue with another entry")
 		}
 	}
 	queuetest.Do(t, c, "XREADGROUP", "GROUP", "g", "c", "COUNT", "1", "STREAMS", lua.NewKeys(prefix, queue).Stream, ">")
-	for range 3 { // each survey: a group holds an entry
-		notice()
+	for range 3 { // while a group holds an entry, each survey gives notice
+		waitForNotice()
 	}
 }
 
-// If the key of a queue's tokens has another type, its messages are late by the survey interval, which is logged once.
+// If the key of a queue's tokens is of another type, nothing wakes the loop of the queue. Its messages must then be
+// late by the survey interval at most, and the failure must be logged once.
 func TestQueueWithoutTokensIsDrained(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
@@ -145,15 +147,18 @@ func TestQueueWithoutTokensIsDrained(t *testing.T) {
 		t.Errorf("%d times failing: %v", n, book.Turns())
 	}
 	queuetest.Do(t, c, "DEL", keys.Wake)
-	redistest.Eventually(t, 10*time.Second, func() (bool, string) { return book.Count("survey works again") == 1, "not told" })
+	redistest.Eventually(t, 10*time.Second,
+		func() (bool, string) { return book.Count("survey works again") == 1, "not logged" })
 }
 
+// The scan of all keys must find a queue that is not registered, and must register and drain it. It must leave out keys
+// of other types and of invalid names.
 func TestUnregisteredQueueIsFound(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, shared *redistest.Server) {
 		s := shared
 		if shared == redistest.Shared(t) {
-			s = redistest.Own(t) // the shared one holds keys of many tests
+			s = redistest.Own(t) // the shared server holds keys of many tests, which the scan would read
 		}
 		c, prefix, queue := s.Client(t), s.Prefix(t), redistest.Queue(t)
 		queuetest.Do(t, c, "ZADD", lua.NewKeys(prefix, queue).Due, "1", "a")
@@ -171,6 +176,7 @@ func TestUnregisteredQueueIsFound(t *testing.T) {
 	})
 }
 
+// A step of the scan must read a limited number of keys, and all steps together must find each queue.
 func TestDiscoveryWalksInBoundedSteps(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t)
@@ -205,6 +211,7 @@ func TestDiscoveryWalksInBoundedSteps(t *testing.T) {
 	}
 }
 
+// nextName must return the name after the given one, and the first name after the last, so that each has its turn.
 func TestFollowingNodeComesRound(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]string{"": "b", "b": "d", "c": "d", "d": "f", "f": "b", "z": "b"} {
@@ -217,8 +224,8 @@ func TestFollowingNodeComesRound(t *testing.T) {
 	}
 }
 
-// However many partitions there are, a survey is bounded; owned ones have their turn soon, those of others at some
-// time.
+// A survey looks at no more than lua.MaxSurvey partitions. Those that the scheduler owns must have their turn within
+// few surveys, and the partitions of others in the end. With many owned partitions the interval must become shorter.
 func TestSurveyTakesTurns(t *testing.T) {
 	t.Parallel()
 	const interval = 4500 * time.Millisecond
@@ -237,12 +244,12 @@ func TestSurveyTakesTurns(t *testing.T) {
 		{known: 1000, owned: 1000, own: 4, all: 4, least: interval / 2},
 		{known: 600, owned: 500, own: 3, all: 4, least: interval / 2},
 	} {
-		s := &Scheduler{cfg: Config{SurveyInterval: interval}, owned: map[string]*drainer{}}
+		s := &Scheduler{cfg: Config{SurveyInterval: interval}, owners: ownership{owned: map[string]*drainer{}}}
 		for i := range c.known {
 			name := fmt.Sprintf("queue-%04d", i*7919%10000)
-			s.known = append(s.known, name)
+			s.owners.known = append(s.owners.known, name)
 			if i < c.owned {
-				s.owned[name] = &drainer{}
+				s.owners.owned[name] = &drainer{}
 			}
 		}
 		seen, own := map[string]bool{}, 0
@@ -252,7 +259,7 @@ func TestSurveyTakesTurns(t *testing.T) {
 				t.Errorf("%+v: %d in one pass", c, len(turn))
 			}
 			for _, name := range turn {
-				if !seen[name] && s.owned[name] != nil {
+				if !seen[name] && s.owners.owned[name] != nil {
 					own++
 				}
 				seen[name] = true
@@ -270,12 +277,15 @@ func TestSurveyTakesTurns(t *testing.T) {
 	}
 }
 
+// newTestWaker returns a waker that sends the queues of its tokens to woken.
 func newTestWaker(t *testing.T, d dialer, prefix string, woken chan string) *waker {
 	cfg := Config{Blocking: d.Client(t, queuetest.WithoutPings, forBlocking), Prefix: prefix,
 		WakeBlock: time.Second}.withDefaults()
 	return newWaker(cfg, func(queue string) { woken <- queue }, func(err error) { t.Log(err) })
 }
 
+// A waker must read each token once, from more streams than one read takes, also from before the read began. After a
+// change of its queues it must go on, and after Reset it must read all tokens again.
 func TestWakerReadsTokensOnceAndInAnyNumberOfStreams(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
@@ -312,7 +322,7 @@ func TestWakerReadsTokensOnceAndInAnyNumberOfStreams(t *testing.T) {
 	expect(queues[len(queues)-1])
 	queuetest.Do(t, c, "XADD", lua.NewGlobals(prefix).Wake, "MAXLEN", "1", "*", "k", "v")
 	expect("")
-	w.watch(queues[:10]) // interrupts the reads; it keeps the tokens seen so far
+	w.watch(queues[:10]) // interrupts the reads, but not the positions in the streams
 	wake(queues[9])
 	expect(queues[9])
 	w.Reset()
@@ -343,6 +353,8 @@ func (s clustered) Client(t testing.TB, opts ...func(*rueidis.ClientOption)) rue
 	return clusterClient{s.Server.Client(t, opts...)}
 }
 
+// On a cluster one request cannot have keys of several queues. With a request for each queue, a broken queue must be
+// logged alone, and all others must be drained and woken.
 func TestOnAClusterEachQueueHasItsOwnRequests(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)

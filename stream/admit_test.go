@@ -9,9 +9,11 @@ import (
 
 	"github.com/duestream/duestream/integration/queuetest"
 	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/internal/policy"
 )
 
-// Messages that are not admitted stay ready for other workers. An error is reported, and does not end the worker.
+// A worker must read only as many messages as Admit allows, so that the others stay ready for other workers. An error
+// of Admit must be logged, and must not end the worker.
 func TestAWorkerTakesWhatIsAdmitted(t *testing.T) {
 	t.Parallel()
 	r, book := newRig(t, redistest.Shared(t)), &queuetest.LogBook{}
@@ -47,7 +49,7 @@ func TestAWorkerTakesWhatIsAdmitted(t *testing.T) {
 		ShutdownTimeout: -1,
 	})
 	taken := uint64(0)
-	for _, n := range []int{1, -1, 2, 1} {
+	for _, n := range []int{1, -1, 2, 1} { // -1 = Admit returns an error
 		allowed <- n
 		taken += uint64(max(0, n))
 		redistest.Eventually(t, 10*time.Second, func() (bool, string) {
@@ -55,15 +57,17 @@ func TestAWorkerTakesWhatIsAdmitted(t *testing.T) {
 		})
 		redistest.Want(t, "pending", r.Pending("g"), int64(taken))
 	}
-	redistest.Want(t, "lines", book.Count("worker is failing"), 1)
+	redistest.Want(t, "log lines about the error", book.Count("worker is failing"), 1)
 	if err := stop(); err != nil {
 		t.Error(err)
 	}
 	redistest.Want(t, "pending after a stop", r.Pending("g"), int64(0))
 }
 
-// If a queue is paused while its worker waits in Admit, the worker takes no message afterwards.
+// If a queue is paused while its worker waits in Admit, the worker must take no message when Admit returns. Otherwise a
+// message would be delivered during the pause.
 func TestWhatIsAdmittedInAPauseIsNotTaken(t *testing.T) {
+	redistest.Long(t)
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
 	r.Groups("g")
@@ -83,16 +87,18 @@ func TestWhatIsAdmittedInAPauseIsNotTaken(t *testing.T) {
 	if _, err := PauseWorkers(t.Context(), r.Client, r.Prefix, r.Queue); err != nil {
 		t.Fatal(err)
 	}
-	redistest.Eventually(t, 4*PolicyInterval, func() (bool, string) {
-		return w.served[0].policy.Load().HeldWorkers, "the worker has not seen the pause"
+	redistest.Eventually(t, 4*policy.RefreshInterval, func() (bool, string) {
+		return firstPartition(w).policy.Load().HeldWorkers, "the worker has not seen the pause"
 	})
 	allowed <- 1
-	if _, err := Pause(t.Context(), r.Client, r.Prefix, r.Queue, false); err != nil {
+	if _, err := Pause(t.Context(), r.Client, r.Prefix, r.Queue, false); err != nil { // false: resume the queue
 		t.Fatal(err)
 	}
-	<-asked // for the second time: the first admission was not used
+	<-asked // Admit is called again: the worker has not used the first admission
 	redistest.Want(t, "pending", r.Pending("g"), int64(0))
 	redistest.Want(t, "delivered", w.Stats().Delivered, uint64(0))
 	allowed <- 1
-	redistest.Eventually(t, 10*time.Second, func() (bool, string) { return w.Stats().Acknowledged == 1, "it is not taken" })
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+		return w.Stats().Acknowledged == 1, "the message is not taken"
+	})
 }

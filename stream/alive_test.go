@@ -24,14 +24,14 @@ func (c *deafClient) Do(ctx context.Context, command rueidis.Completed) rueidis.
 	return c.Client.Do(ctx, command)
 }
 
-// A worker whose settlements hung for ever used to be healthy, and was never restarted. A worker that waits for
-// messages, for a handler that takes hours, or for Redis, is healthy.
+// Regression: a worker whose settlements hung for ever counted as healthy, and was never restarted. A worker must still
+// count as healthy while it waits for messages or for a slow handler, and after it has ended.
 func TestWorkerSaysThatItHangs(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
 	handling, finish, settling, settle := make(chan struct{}), make(chan struct{}), make(chan struct{}), make(chan struct{})
-	now := time.Now()
-	says := func(w *Worker, what, want string) {
+	now := time.Now() // the time that the worker is told: the test moves it on by more than HungAfter
+	expectHung := func(w *Worker, what, want string) {
 		t.Helper()
 		redistest.Eventually(t, 5*time.Second, func() (bool, string) {
 			_ = w.aliveAt(now)
@@ -40,9 +40,9 @@ func TestWorkerSaysThatItHangs(t *testing.T) {
 			return err != nil && strings.Contains(err.Error(), want), fmt.Sprint(what, ": ", err)
 		})
 	}
-	sound := func(w *Worker, what string) {
+	expectHealthy := func(w *Worker, what string) {
 		t.Helper()
-		reads := &w.served[0].reads.n
+		reads := &firstPartition(w).reads.count
 		_ = w.aliveAt(now)
 		before := reads.Load()
 		redistest.Eventually(t, 20*time.Second, func() (bool, string) { return reads.Load() > before+1, what })
@@ -60,17 +60,20 @@ func TestWorkerSaysThatItHangs(t *testing.T) {
 		return nil
 	}})
 	release := sync.OnceFunc(func() { close(settle) })
-	t.Cleanup(release) // before the worker is stopped
-	sound(w, "nothing to do")
+	t.Cleanup(release) // runs before the cleanup that stops the worker: a worker that hangs cannot stop
+	expectHealthy(w, "nothing to do")
 	r.Ready("m")
 	<-handling
-	sound(w, "a handler that takes its time")
+	expectHealthy(w, "a handler that takes its time")
 	close(finish)
 	<-settling
-	says(w, "hangs", "the settlement has not come round for 31s: the worker hangs")
+	expectHung(w, "hangs", "the settlement has not come round for 31s: the worker hangs")
 	release()
-	redistest.Eventually(t, 20*time.Second, func() (bool, string) { return w.served[0].settle.passes.n.Load()%2 == 0, "again" })
-	sound(w, "again")
+	redistest.Eventually(t, 20*time.Second, func() (bool, string) {
+		isOutsideSettlement := firstPartition(w).settles.count.Load()%2 == 0
+		return isOutsideSettlement, "the settlement does not end"
+	})
+	expectHealthy(w, "after the settlement")
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -80,9 +83,9 @@ func TestWorkerSaysThatItHangs(t *testing.T) {
 		Handler: func(context.Context, *Message) error { return nil }})
 	open := sync.OnceFunc(func() { close(client.gate) })
 	t.Cleanup(open)
-	says(w, "deaf", "the look at the registry has not come round for 31s: the worker hangs")
+	expectHung(w, "deaf", "the look at the registry has not come round for 31s: the worker hangs")
 	open()
-	sound(w, "no longer")
+	expectHealthy(w, "no longer deaf")
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +95,7 @@ func TestWorkerSaysThatItHangs(t *testing.T) {
 	}
 }
 
-// Of a worker of several queues only the loops of the first one were watched.
+// Regression: if a worker had several queues, only the loops of the first queue were watched.
 func TestWorkerSaysThatItHangsOnAnyOfItsQueues(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))

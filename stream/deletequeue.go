@@ -57,18 +57,19 @@ func (c Contents) String() string {
 	return strings.Join(parts, ", ")
 }
 
-const mostNamed = 10 // in one error
+const maxNamed = 10 // names of one kind in an error
 
-func appendNamed(parts []string, what string, names []string) []string {
+// appendNamed adds a text like "2 recurrences (nightly, weekly)" if there are names.
+func appendNamed(parts []string, kind string, names []string) []string {
 	switch n := len(names); {
 	case n == 0:
 		return parts
 	case n == 1:
-		return append(parts, fmt.Sprintf("1 %s (%s)", what, names[0]))
-	case n <= mostNamed:
-		return append(parts, fmt.Sprintf("%d %ss (%s)", n, what, strings.Join(names, ", ")))
+		return append(parts, fmt.Sprintf("1 %s (%s)", kind, names[0]))
+	case n <= maxNamed:
+		return append(parts, fmt.Sprintf("%d %ss (%s)", n, kind, strings.Join(names, ", ")))
 	default:
-		return append(parts, fmt.Sprintf("%d %ss (%s, …)", n, what, strings.Join(names[:mostNamed], ", ")))
+		return append(parts, fmt.Sprintf("%d %ss (%s, …)", n, kind, strings.Join(names[:maxNamed], ", ")))
 	}
 }
 
@@ -78,12 +79,16 @@ const aliveWithin = 10 * time.Second
 // DeleteQueue removes a queue: the keys of all its partitions, also of partitions that a growth prepared and did not
 // publish, with groups, settings and dedup windows, and then its registration. It returns what the queue held.
 //
-// ErrNotEmpty: the queue holds messages, recurrences or push targets, and force is false; groups and policy stay as
-// they were. Messages written between the check and the removal of a partition are not lost: the script that removes it
-// checks again. If it refuses, the partitions before it are gone, with their dedup windows; they get groups and policy
-// again from partition 0, which is removed last. Until then nothing becomes ready in them. Messages that come to a
-// removed partition before the queue is gone stay scheduled, and bridges move them. ErrUnknownQueue. It works on a full
-// server. After any other error repeat it, or keep the queue by calling Grow with the current count.
+// It returns ErrNotEmpty if the queue holds messages, recurrences or push targets, and force is false. If it finds them
+// at the start, it deletes nothing; if an earlier deletion was interrupted, it restores the groups and the policy.
+//
+// It also returns ErrNotEmpty if messages come during the deletion. They are not lost, because the script that removes
+// a partition checks again. The partitions removed before have then lost their dedup windows. They get groups and
+// policy back from partition 0, which is removed last; until then nothing becomes ready in them. Messages that come to
+// a removed partition before the queue is gone stay scheduled, and bridges move them.
+//
+// It returns ErrUnknownQueue for a queue that is not registered and has no keys. It works on a full server. After any
+// other error repeat it, or keep the queue by calling Grow with the current count.
 //
 // Bridges do not register the queue again. A producer that still schedules, or a worker that still reads, creates it
 // again, with one partition: clients of this release forget the partition counts that the queue had.
@@ -91,74 +96,53 @@ func DeleteQueue(ctx context.Context, c rueidis.Client, prefix, queue string, fo
 	if err := errors.Join(lua.CheckPrefix(prefix), lua.CheckQueue(queue)); err != nil {
 		return Contents{}, err
 	}
-	fail := func(had Contents, err error) (Contents, error) {
-		return had, fmt.Errorf("delete queue %s: %w", queue, err)
+	d := deletion{c: c, prefix: prefix, queue: queue, force: force}
+	if err := d.run(ctx); err != nil {
+		return d.had, fmt.Errorf("delete queue %s: %w", queue, err)
 	}
-	counts, err := view.ReadCounts(ctx, c, prefix, queue)
+	return d.had, nil
+}
+
+// deletion is one call of DeleteQueue.
+type deletion struct {
+	c             rueidis.Client
+	prefix, queue string
+	force         bool
+
+	counts lua.Counts
+	names  []string // of all partitions, also of partitions beyond the count
+	had    Contents // what the queue held
+}
+
+func (d *deletion) run(ctx context.Context) (err error) {
+	if d.counts, err = view.ReadCounts(ctx, d.c, d.prefix, d.queue); err != nil {
+		return err
+	}
+	registry := lua.NewGlobals(d.prefix)
+	registered, err := d.c.Do(ctx, d.c.B().Hexists().Key(registry.Queues).Field(d.queue).Build()).AsBool()
 	if err != nil {
-		return fail(Contents{}, err)
+		return lua.Classify("HEXISTS "+registry.Queues, err)
 	}
-	globals := lua.NewGlobals(prefix)
-	registered, err := c.Do(ctx, c.B().Hexists().Key(globals.Queues).Field(queue).Build()).AsBool()
+	beyond, err := d.partitionsBeyond(ctx)
 	if err != nil {
-		return fail(Contents{}, lua.Classify("HEXISTS "+globals.Queues, err))
+		return err
 	}
-	beyond, err := partitionsBeyond(ctx, c, prefix, queue, counts)
+	d.names = append(d.counts.Names(d.queue), beyond...)
+	parts, err := d.readContents(ctx)
 	if err != nil {
-		return fail(Contents{}, err)
+		return err
 	}
-	names := append(counts.Names(queue), beyond...)
-	// empty lists, not nil: they become [] in JSON
-	had := Contents{Groups: []string{}, Readers: []string{}, Recurrences: []string{}, Targets: []string{}}
-	// all partitions, before the first one is removed
-	parts, err := view.ReadPartitions(prefix, names, func(_ int, keys lua.Keys) (partContents, error) {
-		return contentsOf(ctx, c, keys)
-	})
-	if err != nil {
-		return fail(had, err)
+	if !d.had.Empty() && !d.force {
+		return d.refuse(ctx, parts)
 	}
-	there, bare := false, false
-	for i, part := range parts {
-		bare = bare || i < counts.Latest() && lacksAny(part.Groups, parts[0].Groups)
-		had.add(part.Contents)
-		there = there || part.exists
+	if err := d.removeAll(ctx); err != nil {
+		return err
 	}
-	if !had.Empty() && !force {
-		held, err := someAreHeld(ctx, c, prefix, counts.Names(queue))
-		if err != nil || !held && !bare {
-			return fail(had, errors.Join(refusal(had), err))
-		}
-		return fail(had, keepQueue(ctx, c, prefix, queue, had))
+	exists := slices.ContainsFunc(parts, func(part partContents) bool { return part.exists })
+	if !registered && !exists {
+		return ErrUnknownQueue
 	}
-	// Partition 0 has all groups and the policy, see keepQueue. Before it is removed, all others are checked once more.
-	order := slices.Concat(names[1:], names[1:], names[:1])
-	if force {
-		order = slices.Concat(names[1:], names[:1])
-	}
-	for _, name := range order {
-		keys := lua.NewKeys(prefix, name)
-		err := removePartition(ctx, c, keys, force, name != queue)
-		if errors.Is(err, ErrNotEmpty) {
-			some, failed := contentsOf(ctx, c, keys)
-			had.add(some.Contents)
-			return fail(had, errors.Join(keepQueue(ctx, c, prefix, queue, had), failed))
-		}
-		if err != nil {
-			return fail(had, err)
-		}
-	}
-	if !force {
-		if err := releaseEmpty(ctx, c, prefix, names[1:]); err != nil {
-			return fail(had, err)
-		}
-	}
-	if !registered && !there {
-		return fail(had, ErrUnknownQueue)
-	}
-	if err := lua.Unregister(ctx, c, globals, queue, counts.With(partitionsOf(names))); err != nil {
-		return fail(had, err)
-	}
-	return had, nil
+	return lua.Unregister(ctx, d.c, registry, d.queue, d.counts.With(partitionsOf(d.names)))
 }
 
 // partitionsOf returns the smallest partition count of a queue that has all of these partitions, given in order.
@@ -167,20 +151,53 @@ func partitionsOf(names []string) int {
 	return last + 1
 }
 
-func refusal(had Contents) error { return fmt.Errorf("%w: it holds %s", ErrNotEmpty, had) }
+// readContents reads the contents of all partitions, before the first one is removed, and adds them up.
+func (d *deletion) readContents(ctx context.Context) ([]partContents, error) {
+	// empty lists, not nil: they become [] in JSON
+	d.had = Contents{Groups: []string{}, Readers: []string{}, Recurrences: []string{}, Targets: []string{}}
+	parts, err := view.ReadPartitions(d.prefix, d.names, func(_ int, keys lua.Keys) (partContents, error) {
+		return contentsOf(ctx, d.c, keys)
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, part := range parts {
+		d.had.add(part.Contents)
+	}
+	return parts, nil
+}
+
+// refuse returns ErrNotEmpty. If an earlier deletion was interrupted, some partitions are held or lack groups: then it
+// restores them first.
+func (d *deletion) refuse(ctx context.Context, parts []partContents) error {
+	someLackGroups := slices.ContainsFunc(parts[:d.counts.Latest()], func(part partContents) bool {
+		return lacksAny(part.Groups, parts[0].Groups)
+	})
+	someAreHeld, err := d.someAreHeld(ctx)
+	if err != nil {
+		return errors.Join(d.refusal(), err)
+	}
+	if someAreHeld || someLackGroups {
+		return d.restore(ctx)
+	}
+	return d.refusal()
+}
+
+func (d *deletion) refusal() error { return fmt.Errorf("%w: it holds %s", ErrNotEmpty, d.had) }
 
 // lacksAny reports whether any of the wanted names is missing.
 func lacksAny(names, wanted []string) bool {
 	return slices.ContainsFunc(wanted, func(name string) bool { return !slices.Contains(names, name) })
 }
 
-// someAreHeld reports whether some partitions are held while partition 0, the first name, is not: a deletion that was
-// killed leaves the partitions that it removed held. One round trip.
-func someAreHeld(ctx context.Context, c rueidis.Client, prefix string, names []string) (bool, error) {
+// someAreHeld reports whether the hold of any partition, by its policy, differs from that of partition 0, the first
+// name. A deletion that was killed leaves the partitions that it removed held. One round trip.
+func (d *deletion) someAreHeld(ctx context.Context) (bool, error) {
+	names := d.counts.Names(d.queue)
 	held := make([]string, len(names))
 	questions := make([]view.Question, len(names))
 	for i, name := range names {
-		ask := c.B().Hget().Key(lua.NewKeys(prefix, name).Policy).Field("held").Build()
+		ask := d.c.B().Hget().Key(lua.NewKeys(d.prefix, name).Policy).Field("held").Build()
 		questions[i] = view.Into(ask, &held[i], func(reply rueidis.RedisResult) (string, error) {
 			text, err := reply.ToString()
 			if rueidis.IsRedisNil(err) {
@@ -189,48 +206,73 @@ func someAreHeld(ctx context.Context, c rueidis.Client, prefix string, names []s
 			return text, err
 		})
 	}
-	if err := view.AskLong(ctx, c, questions...); err != nil {
+	if err := view.AskLong(ctx, d.c, questions...); err != nil {
 		return false, err
 	}
 	return slices.ContainsFunc(held[1:], func(other string) bool { return other != held[0] }), nil
 }
 
-// keepQueue restores the groups and the policy of removed partitions, and returns ErrNotEmpty with the contents of the
-// queue. It copies from partition 0, which is removed last. A removed partition is held by its policy until it has its
-// groups, so a message that comes meanwhile reaches every group.
-func keepQueue(ctx context.Context, c rueidis.Client, prefix, queue string, had Contents) error {
-	err := refusal(had)
-	kept := partitionSync{c: c, prefix: prefix, queue: queue}
-	if failed := kept.all(ctx); failed != nil {
-		return fmt.Errorf("%w; some partitions lack groups and policy, and deliver nothing: set the partition count of the "+
-			"queue to its present value, which restores them: %w", err, failed)
+// removeAll removes all partitions, partition 0 last, because restore copies groups and policy from it. Without force,
+// it checks all other partitions once more before it removes partition 0.
+func (d *deletion) removeAll(ctx context.Context) error {
+	first, others := d.names[:1], d.names[1:]
+	order := slices.Concat(others, others, first)
+	if d.force {
+		order = slices.Concat(others, first)
 	}
-	return err
+	for _, name := range order {
+		keys := lua.NewKeys(d.prefix, name)
+		err := removePartition(ctx, d.c, keys, d.force, name != d.queue)
+		if errors.Is(err, ErrNotEmpty) {
+			part, readErr := contentsOf(ctx, d.c, keys)
+			d.had.add(part.Contents)
+			return errors.Join(d.restore(ctx), readErr)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if d.force {
+		return nil
+	}
+	return d.releaseEmpty(ctx, others)
+}
+
+// restore restores the groups and the policy of removed partitions, and returns ErrNotEmpty with the contents of the
+// queue. It copies from partition 0, which is removed last. The policy of a removed partition holds the partition until
+// it has its groups, so that a message that comes meanwhile reaches every group.
+func (d *deletion) restore(ctx context.Context) error {
+	refusal := d.refusal()
+	parts := partitionSync{c: d.c, prefix: d.prefix, queue: d.queue}
+	if err := parts.copyAll(ctx); err != nil {
+		return fmt.Errorf("%w; some partitions lack groups and policy, and deliver nothing: set the partition count of "+
+			"the queue to its present value, which restores them: %w", refusal, err)
+	}
+	return refusal
 }
 
 // releaseEmpty deletes the policies that hold removed partitions. A partition that has got messages meanwhile stays
 // held: its messages wait in its schedule, and a bridge moves them to the partition in which they belong. Without the
 // hold, a bridge that still serves the partition would make them ready in a stream that nobody reads.
-func releaseEmpty(ctx context.Context, c rueidis.Client, prefix string, names []string) error {
+func (d *deletion) releaseEmpty(ctx context.Context, names []string) error {
 	return view.EachPartition(names, func(_ int, name string) error {
 		ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 		defer cancel()
-		_, err := lua.DeleteEmpty(ctx, c, lua.NewKeys(prefix, name), false)
+		_, err := lua.DeleteEmpty(ctx, d.c, lua.NewKeys(d.prefix, name), false)
 		return err
 	})
 }
 
 // partitionsBeyond returns the partitions beyond the count that have keys: a failed growth has prepared them, or a
 // producer has made up their names. One round trip; on a cluster one per server.
-func partitionsBeyond(ctx context.Context, c rueidis.Client, prefix, queue string,
-	counts lua.Counts) ([]string, error) {
-	names := counts.With(lua.MaxPartitions).Names(queue)[counts.Latest():]
+func (d *deletion) partitionsBeyond(ctx context.Context) ([]string, error) {
+	names := d.counts.With(lua.MaxPartitions).Names(d.queue)[d.counts.Latest():]
 	keys := make([]int64, len(names))
 	questions := make([]view.Question, len(names))
 	for i, name := range names {
-		questions[i] = view.Number(c.B().Exists().Key(lua.NewKeys(prefix, name).All()...).Build(), &keys[i])
+		questions[i] = view.Number(d.c.B().Exists().Key(lua.NewKeys(d.prefix, name).All()...).Build(), &keys[i])
 	}
-	if err := view.AskLong(ctx, c, questions...); err != nil {
+	if err := view.AskLong(ctx, d.c, questions...); err != nil {
 		return nil, err
 	}
 	var found []string
@@ -307,16 +349,15 @@ func fieldsOf(c rueidis.Client, key string, names *[]string) view.Question {
 func removePartition(ctx context.Context, c rueidis.Client, k lua.Keys, force, hold bool) error {
 	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()
-	keys := k.All()
-	if !force {
-		deleted, err := lua.DeleteEmpty(ctx, c, k, hold)
-		if err != nil {
-			return err
-		}
-		if !deleted {
-			return ErrNotEmpty
-		}
-		keys = []string{k.History}
+	if force {
+		return lua.DeletePartition(ctx, c, k)
 	}
-	return lua.Classify("UNLINK "+keys[0], c.Do(ctx, c.B().Unlink().Key(keys...).Build()).Error())
+	deleted, err := lua.DeleteEmpty(ctx, c, k, hold)
+	if err != nil {
+		return err
+	}
+	if !deleted {
+		return ErrNotEmpty
+	}
+	return lua.DropHistory(ctx, c, k) // DeleteEmpty leaves it
 }

@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -18,54 +16,42 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// A queue with a misspelt name could not be removed. A queue with messages stays complete, unless force is set.
+// Before DeleteQueue, nothing removed a queue with a misspelt name. Without force, a deletion must remove an empty
+// queue with all its keys, and must leave a queue with messages complete.
 func TestDeleteQueueRemovesWhatIsEmptyAndNothingElse(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		t.Parallel()
-		c, prefix, queue := s.Client(t), s.Prefix(t), redistest.Queue(t)
-		do := func(words ...string) {
-			t.Helper()
-			if err := c.Do(t.Context(), c.B().Arbitrary(words...).Build()).Error(); err != nil {
-				t.Fatal(err)
-			}
-		}
-		exists := func(keys ...string) int64 {
-			t.Helper()
-			n, err := c.Do(t.Context(), c.B().Exists().Key(keys...).Build()).AsInt64()
-			if err != nil {
-				t.Fatal(err)
-			}
-			return n
-		}
-		k, second := lua.NewKeys(prefix, queue), lua.NewKeys(prefix, lua.PartitionName(queue, 1))
-		do("HSET", lua.NewGlobals(prefix).Queues, queue, "1,2", "other", "1")
-		do("XGROUP", "CREATE", k.Stream, "g", "0", "MKSTREAM")
-		do("XGROUP", "CREATECONSUMER", k.Stream, "g", "c")
-		do("HSET", k.Policy, "max_attempts", "3")
-		do("ZADD", k.Seen, "1e13", "window")
-		do("XADD", k.History, "*", "event", "scheduled")
-		do("HSET", k.Calm, "seen_ms", "1") // a bridge that stopped while a group held entries leaves it
+		r := newRig(t, s)
+		c, prefix, queue, k, second := r.Client, r.Prefix, r.Queue, r.Keys, r.Part(1).Keys
+		r.Do("HSET", lua.NewGlobals(prefix).Queues, queue, "1,2", "other", "1")
+		r.Do("XGROUP", "CREATE", k.Stream, "g", "0", "MKSTREAM")
+		r.Do("XGROUP", "CREATECONSUMER", k.Stream, "g", "c")
+		r.Do("HSET", k.Policy, "max_attempts", "3")
+		r.Do("ZADD", k.Seen, "1e13", "window")
+		r.Do("XADD", k.History, "*", "event", "scheduled")
+		r.Do("HSET", k.Calm, "seen_ms", "1") // a bridge leaves this key if it stops while a group holds entries
 		for _, hold := range [][]string{{"ZADD", second.Due, "1e13", "a"}, {"XADD", second.Stream, "*", "id", "a"},
 			{"XADD", second.Dead, "*", "id", "a"}} {
-			do(hold...)
+			r.Do(hold...)
 			if had, err := DeleteQueue(t.Context(), c, prefix, queue, false); !errors.Is(err, ErrNotEmpty) ||
 				had.Messages() != 1 {
 				t.Errorf("%v: %+v, %v", hold, had, err)
 			}
-			if n := exists(k.Stream, k.Policy, k.Seen, hold[1]); n != 4 {
+			if n := r.Exists(k.Stream, k.Policy, k.Seen, hold[1]); n != 4 {
 				t.Errorf("%v: %d keys are left of a queue that holds a message", hold, n)
 			}
-			do("DEL", hold[1])
+			r.Do("DEL", hold[1])
 		}
 		had, err := DeleteQueue(t.Context(), c, prefix, queue, false)
 		if err != nil || had.Messages() != 0 || len(had.Groups) != 1 || len(had.Readers) != 1 || had.Readers[0] != "g/c" {
 			t.Errorf("%+v, %v", had, err)
 		}
-		if n := exists(append(append(k.All(), second.All()...), k.Calm)...); n != 0 {
+		if n := r.Exists(append(append(k.All(), second.All()...), k.Calm)...); n != 0 {
 			t.Errorf("%d keys are left", n)
 		}
-		// the other queue, the mark, and the partition counts
+		// Three fields stay in the registry: the other queue, the mark of deletions, and the partition counts that the
+		// deleted queue had.
 		if names, err := c.Do(t.Context(), c.B().Hkeys().Key(lua.NewGlobals(prefix).Queues).Build()).AsStrSlice(); err != nil ||
 			len(names) != 3 {
 			t.Errorf("registered: %q, %v", names, err)
@@ -73,16 +59,16 @@ func TestDeleteQueueRemovesWhatIsEmptyAndNothingElse(t *testing.T) {
 		if _, err := DeleteQueue(t.Context(), c, prefix, queue, true); !errors.Is(err, ErrUnknownQueue) {
 			t.Errorf("again: %v", err)
 		}
-		do("ZADD", second.Due, "1e13", "a")
-		do("HSET", lua.NewGlobals(prefix).Queues, queue, "1,2")
+		r.Do("ZADD", second.Due, "1e13", "a")
+		r.Do("HSET", lua.NewGlobals(prefix).Queues, queue, "1,2")
 		if had, err := DeleteQueue(t.Context(), c, prefix, queue, true); err != nil || had.Scheduled != 1 ||
-			exists(second.Due) != 0 {
+			r.Exists(second.Due) != 0 {
 			t.Errorf("by force: %+v, %v", had, err)
 		}
 	})
 }
 
-// Recurrences and push targets used to be deleted with an empty queue, without force.
+// Regression: recurrences and push targets were deleted with an empty queue, without force.
 func TestDeleteQueueKeepsRecurrencesAndPushTargets(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -106,15 +92,15 @@ func TestDeleteQueueKeepsRecurrencesAndPushTargets(t *testing.T) {
 		r.Do("HSET", r.Keys.Recurring, "weekly", "{}")
 		had, err := DeleteQueue(t.Context(), r.Client, r.Prefix, r.Queue, true)
 		redistest.Want(t, "by force", fmt.Sprint(had.Recurrences, had.Targets, err), "[weekly] [mailer] <nil>")
-		left, err := r.Client.Do(t.Context(), r.Client.B().Exists().Key(r.Keys.All()...).Build()).AsInt64()
-		redistest.Want(t, "keys left", fmt.Sprint(left, err), "0 <nil>")
+		redistest.Want(t, "keys left", r.Exists(r.Keys.All()...), 0)
 	})
 }
 
-// A message that arrives between the check and the removal makes the deletion fail. Partitions without messages were
-// gone by then, with their groups and the policy: a group without live workers used to miss messages that came there
-// later.
+// A message that arrives between the check and the removal makes the deletion fail. Regression: the partitions without
+// messages had been deleted before, with their groups and the policy, and stayed so. A group without live workers then
+// missed the messages that came to these partitions later.
 func TestDeleteQueueThatIsRefusedKeepsGroupsAndPolicy(t *testing.T) {
+	redistest.Long(t)
 	t.Parallel()
 	s := redistest.Shared(t)
 	refused := 0
@@ -144,18 +130,19 @@ func TestDeleteQueueThatIsRefusedKeepsGroupsAndPolicy(t *testing.T) {
 			if had.Scheduled != 1 || !strings.Contains(err.Error(), "it holds 1 scheduled") {
 				t.Errorf("%s: %+v, %v", what, had, err)
 			}
-			r.alike(what, 4, "a", "away")
+			r.wantAlike(what, 4, "a", "away")
 			policy, err := r.Client.Do(t.Context(), r.Client.B().Hgetall().Key(r.Keys.Policy).Build()).AsStrMap()
 			redistest.Want(t, what, fmt.Sprint(policy, err), "map[max_attempts:3] <nil>")
 		}
 	}
 	if refused < 4 {
-		t.Errorf("refused %d times: the message never came between look and removal", refused)
+		t.Errorf("refused only %d times: does the message come between the check and the removal?", refused)
 	}
 }
 
-// Partitions that a growth had prepared but not published used to stay when their queue was deleted.
+// Regression: partitions that a growth had prepared but not published stayed when their queue was deleted.
 func TestDeleteQueueRemovesWhatAKilledGrowthLeft(t *testing.T) {
+	redistest.Long(t)
 	t.Parallel()
 	s := redistest.Shared(t)
 	for at, failed := 1, true; failed; at++ {
@@ -174,14 +161,14 @@ func TestDeleteQueueRemovesWhatAKilledGrowthLeft(t *testing.T) {
 			t.Fatalf("after %d: %+v, %v", at, had, err)
 		}
 		for i := range 4 {
-			p := r.Part(i)
-			left, err := r.Client.Do(t.Context(), r.Client.B().Exists().Key(p.Keys.All()...).Build()).AsInt64()
-			redistest.Want(t, fmt.Sprintf("after %d, keys of partition %d", at, i), fmt.Sprint(left, err), "0 <nil>")
+			what := fmt.Sprintf("after %d, keys of partition %d", at, i)
+			redistest.Want(t, what, r.Exists(r.Part(i).Keys.All()...), 0)
 		}
 	}
 }
 
-// together is a client that answers the first look at a partition only when a second one has begun.
+// together is a client that delays the reply to the first look at a partition until a second look has begun. A look
+// begins with ZCARD.
 type together struct {
 	rueidis.Client
 	looks  atomic.Int64
@@ -201,7 +188,8 @@ func (c *together) DoMulti(ctx context.Context, cmds ...rueidis.Completed) []rue
 	return c.Client.DoMulti(ctx, cmds...)
 }
 
-// Over a slow link, a deletion asked 256 partitions one after the other, and lmstfy's destroy never came to its end.
+// Regression: a deletion looked at 256 partitions one after the other. Over a slow link, the destroy call of the lmstfy
+// API always exceeded its time limit.
 func TestDeleteQueueLooksAtSeveralPartitionsAtOnce(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -213,7 +201,8 @@ func TestDeleteQueueLooksAtSeveralPartitionsAtOnce(t *testing.T) {
 	redistest.Want(t, "looks", c.looks.Load(), 2)
 }
 
-// Messages in a partition that the queue does not have count as messages of the queue: a bridge is about to move them.
+// Messages in a partition beyond the queue's count must count as messages of the queue, because a bridge is about to
+// move them into its partitions.
 func TestDeleteQueueLooksBeyondTheCount(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -225,45 +214,34 @@ func TestDeleteQueueLooksBeyondTheCount(t *testing.T) {
 	}
 	had, err = DeleteQueue(t.Context(), r.Client, r.Prefix, r.Queue, true)
 	redistest.Want(t, "deleted", fmt.Sprint(had.Scheduled, err), "1 <nil>")
-	left, err := r.Client.Do(t.Context(), r.Client.B().Exists().Key(stray.Keys.Due).Build()).AsInt64()
-	redistest.Want(t, "left", fmt.Sprint(left, err), "0 <nil>")
+	redistest.Want(t, "left", r.Exists(stray.Keys.Due), 0)
 }
 
-// A full server used to refuse the deletion of a queue: commands that free memory must work.
-func TestAFullServerHasQueuesDeleted(t *testing.T) {
+// Regression: a full server refused the deletion of a queue. Commands that free memory must work.
+func TestQueuesAreDeletedOnAFullServer(t *testing.T) {
 	t.Parallel()
-	s := redistest.Own(t)
-	c, prefix, queue := s.Client(t), s.Prefix(t), redistest.Queue(t)
-	do := func(words ...string) {
-		t.Helper()
-		if err := c.Do(t.Context(), c.B().Arbitrary(words...).Build()).Error(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	k := lua.NewKeys(prefix, queue)
-	do("HSET", lua.NewGlobals(prefix).Queues, queue, "1", "empty", "1")
-	do("ZADD", k.Due, "1e13", "a")
-	do("XADD", k.Stream, "*", "id", "b")
-	empty := lua.NewKeys(prefix, "empty")
-	do("HSET", empty.Policy, "max_attempts", "3")
-	do("XGROUP", "CREATE", empty.Stream, "g", "0", "MKSTREAM")
-	do("CONFIG", "SET", "maxmemory", "1")
+	r := newRig(t, redistest.Own(t))
+	c, prefix, queue, k, empty := r.Client, r.Prefix, r.Queue, r.Keys, r.On("empty").Keys
+	r.Do("HSET", lua.NewGlobals(prefix).Queues, queue, "1", "empty", "1")
+	r.Do("ZADD", k.Due, "1e13", "a")
+	r.Do("XADD", k.Stream, "*", "id", "b")
+	r.Do("HSET", empty.Policy, "max_attempts", "3")
+	r.Do("XGROUP", "CREATE", empty.Stream, "g", "0", "MKSTREAM")
+	r.Do("CONFIG", "SET", "maxmemory", "1")
 	if had, err := DeleteQueue(t.Context(), c, prefix, "empty", false); err != nil || had.Messages() != 0 {
 		t.Fatal(had, err)
 	}
 	if had, err := DeleteQueue(t.Context(), c, prefix, queue, true); err != nil || had.Messages() != 2 {
 		t.Fatal(had, err)
 	}
-	left, err := c.Do(t.Context(), c.B().Exists().Key(empty.All()...).Build()).AsInt64()
-	redistest.Want(t, "keys left of the empty one", fmt.Sprint(left, err), "0 <nil>")
-	left, err = c.Do(t.Context(), c.B().Exists().Key(k.All()...).Build()).AsInt64()
-	redistest.Want(t, "keys left", fmt.Sprint(left, err), "0 <nil>")
+	redistest.Want(t, "keys left of the empty one", r.Exists(empty.All()...), 0)
+	redistest.Want(t, "keys left", r.Exists(k.All()...), 0)
 	registry, err := c.Do(t.Context(), c.B().Hgetall().Key(lua.NewGlobals(prefix).Queues).Build()).AsStrMap()
 	redistest.Want(t, "registry", fmt.Sprint(registry, err), fmt.Sprint(map[string]string{lua.RegistryDeleted: queue}, nil))
 }
 
-// A running worker creates a deleted queue again. It used to bring back all partitions, without the groups of other
-// workers.
+// A running worker creates a deleted queue again. Regression: it brought back all partitions, without the groups of
+// other workers.
 func TestAWorkerThatGoesOnBringsNoPartitionsBack(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -271,26 +249,30 @@ func TestAWorkerThatGoesOnBringsNoPartitionsBack(t *testing.T) {
 	r.grow(4)
 	w, _ := r.start(WorkerConfig{Handler: func(context.Context, *Message) error { return nil }})
 	redistest.Eventually(t, 20*time.Second, func() (bool, string) {
-		n := w.parts.Load()
+		n := w.pool.partitions.Load()
 		return n == 4, fmt.Sprint(n, " partitions are served")
 	})
 	if _, err := DeleteQueue(t.Context(), r.Client, r.Prefix, r.Queue, false); err != nil {
 		t.Fatal(err)
 	}
-	w.served[0].registerAgain() // at the latest in a minute
+	w.queues[0].registerAgain() // the worker itself would do so within a minute
 	queuetest.EventuallyRegistered(t, r.Client, r.Prefix, r.Queue, "1")
 	redistest.Want(t, "grown again", r.grow(4).String(), "1,4")
 }
 
-// Regression: a message became ready in a removed partition, before the deletion was refused or killed. It was freed as
-// soon as the first group that was created again had acknowledged it: the other groups never got it. It was also
-// delivered in spite of a pause.
+// Regression: a message became ready in a partition that a deletion had removed, before the deletion was refused or
+// killed. As soon as one group had been created again and had acknowledged the message, the message was freed, and the
+// other groups never got it. It was also delivered in spite of a pause.
+//
+// In the three cases a message comes to partition 3 before each command of the deletion in turn. Then the deletion is
+// refused because of another message in partition 2, or is killed and repeated, or is refused for a paused queue.
 func TestNothingBecomesReadyWhileAQueueIsBeingDeleted(t *testing.T) {
+	redistest.Long(t)
 	t.Parallel()
 	s := redistest.Shared(t)
 	for _, how := range []string{"refused", "killed", "paused"} {
 		t.Run(how, func(t *testing.T) {
-			came := 0
+			checked := 0 // deletions during which the message came
 			for at, reached := 1, true; reached; at++ {
 				r := newRig(t, s)
 				r.Groups("away", "mailer")
@@ -310,7 +292,7 @@ func TestNothingBecomesReadyWhileAQueueIsBeingDeleted(t *testing.T) {
 					reached = true
 					third.Enqueue(lua.Item{ID: "m", When: "+0"})
 					if how != "paused" {
-						mailerHeals(t, third)
+						mailerRestoresItsGroup(t, third)
 					}
 					if how != "killed" {
 						r.Part(2).Do("ZADD", r.Part(2).Keys.Due, "1e13", "n")
@@ -320,7 +302,7 @@ func TestNothingBecomesReadyWhileAQueueIsBeingDeleted(t *testing.T) {
 				}}
 				what := fmt.Sprintf("message before command %d", at)
 				_, err := DeleteQueue(t.Context(), c, r.Prefix, r.Queue, false)
-				if len(r.GroupNames()) == 0 { // partition 0 is gone, and so is the queue
+				if len(r.GroupNames()) == 0 { // the message came after the removal of partition 0, the last one
 					continue
 				}
 				if how == "killed" && err != nil {
@@ -332,8 +314,8 @@ func TestNothingBecomesReadyWhileAQueueIsBeingDeleted(t *testing.T) {
 					}
 					continue
 				}
-				came++
-				r.alike(what, 4, "away", "mailer")
+				checked++
+				r.wantAlike(what, 4, "away", "mailer")
 				if how == "paused" {
 					redistest.Want(t, what+", ready in spite of the pause", third.Length(third.Keys.Stream), int64(0))
 					continue
@@ -341,15 +323,15 @@ func TestNothingBecomesReadyWhileAQueueIsBeingDeleted(t *testing.T) {
 				third.DrainAll()
 				redistest.Want(t, what+", given to the group that was away", len(third.Take("away", "c", 10)), 1)
 			}
-			if came == 0 {
+			if checked == 0 {
 				t.Error("the message never came while the queue was being deleted")
 			}
 		})
 	}
 }
 
-// mailerHeals creates the group mailer where it is lost, and handles the entries, like a worker of this group.
-func mailerHeals(t *testing.T, r *queuetest.Rig) {
+// mailerRestoresItsGroup creates the group mailer if it is lost, and handles its entries, like a worker of this group.
+func mailerRestoresItsGroup(t *testing.T, r *queuetest.Rig) {
 	t.Helper()
 	if _, err := lua.EnsureGroup(t.Context(), r.Client, r.Keys, "mailer"); err != nil {
 		t.Fatal(err)
@@ -365,21 +347,6 @@ func mailerHeals(t *testing.T, r *queuetest.Rig) {
 	}
 }
 
-// beforeScript is a client that calls run once, before the first script that is called with a key.
-type beforeScript struct {
-	rueidis.Client
-	key  string
-	run  func()
-	once sync.Once
-}
-
-func (c *beforeScript) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
-	if words := cmd.Commands(); strings.HasPrefix(words[0], "EVAL") && slices.Contains(words, c.key) {
-		c.once.Do(c.run)
-	}
-	return c.Client.Do(ctx, cmd)
-}
-
 // A message may come to a removed partition before the end of a deletion. It stays scheduled, so that a bridge moves
 // it. Regression: the deletion released the partition at its end. A bridge that still served the partition then put the
 // message into its stream, which has no group, and from which nothing is moved.
@@ -392,25 +359,26 @@ func TestAMessageThatComesToARemovedPartitionStaysScheduled(t *testing.T) {
 		r.Policy(map[string]string{"max_attempts": "7"})
 		r.grow(4)
 		late := r.Part(2)
-		c := &beforeScript{Client: r.Client, key: r.Keys.Due} // the removal of partition 0, which is the last one
-		c.run = func() { late.Enqueue(lua.Item{ID: "late", When: "+0"}) }
+		// The message comes to partition 2 after its removal, and before the script that removes partition 0 as the
+		// last.
+		c := &queuetest.BeforeScript{Client: r.Client, Key: r.Keys.Due}
+		c.Run = func() { late.Enqueue(lua.Item{ID: "late", When: "+0"}) }
 		if had, err := DeleteQueue(t.Context(), c, r.Prefix, r.Queue, false); err != nil {
 			t.Fatal(had, err)
 		}
-		if _, err := lua.Drain(t.Context(), r.Client, late.Keys, 10, 1<<20); err != nil { // by a bridge that still serves it
+		if _, err := lua.Drain(t.Context(), r.Client, late.Keys, 10, 1<<20); err != nil { // a bridge still serves it
 			t.Fatal(err)
 		}
 		redistest.Want(t, "scheduled", r.Number("ZCARD", late.Keys.Due), int64(1))
 		redistest.Want(t, "ready", late.Length(late.Keys.Stream), int64(0))
 		for _, i := range []int{0, 1, 3} {
-			left := r.Number(append([]string{"EXISTS"}, r.Part(i).Keys.All()...)...)
-			redistest.Want(t, fmt.Sprint("keys of partition ", i), left, int64(0))
+			redistest.Want(t, fmt.Sprint("keys of partition ", i), r.Exists(r.Part(i).Keys.All()...), 0)
 		}
 	})
 }
 
-// A deletion that was killed leaves partitions without groups. A repeated deletion that is refused restores the groups,
-// also if the queue was held before.
+// A deletion that was killed leaves partitions without groups. If a second deletion is refused, it must restore the
+// groups, also if the queue was paused ("held") before.
 func TestARefusedDeletionMendsPartitionsWithoutGroups(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -429,8 +397,9 @@ func TestARefusedDeletionMendsPartitionsWithoutGroups(t *testing.T) {
 	redistest.Want(t, "groups of the partition that was removed", len(groups), 2)
 }
 
-// A group that an operator has destroyed does not come back because of a partition that the queue does not have. Such a
-// partition has no settings: regression, with a paused queue it was taken for one that a deletion had removed.
+// A message in a partition beyond the queue's count must not bring back a group that an operator has destroyed.
+// Regression: such a partition has no settings. If the queue was paused, the partition was taken for one that a killed
+// deletion had removed, and got its groups back.
 func TestARefusedDeletionBringsNoGroupBack(t *testing.T) {
 	t.Parallel()
 	for _, held := range []bool{false, true} {
@@ -443,8 +412,8 @@ func TestARefusedDeletionBringsNoGroupBack(t *testing.T) {
 					r.Part(i).Policy(map[string]string{"held": "1"})
 				}
 			}
-			r.Do("XGROUP", "DESTROY", r.Keys.Stream, "destroyed") // from partition 0 first
-			r.Do("ZADD", r.Part(7).Keys.Due, "1", "m")            // by a producer with a wrong count
+			r.Do("XGROUP", "DESTROY", r.Keys.Stream, "destroyed") // the operator begins with partition 0
+			r.Do("ZADD", r.Part(7).Keys.Due, "1", "m")            // as by a producer with a wrong partition count
 			_, err := DeleteQueue(t.Context(), r.Client, r.Prefix, r.Queue, false)
 			redistest.Want(t, "refused", errors.Is(err, ErrNotEmpty), true)
 			redistest.Want(t, "groups", fmt.Sprint(r.GroupNames()), "[kept]")
@@ -452,7 +421,8 @@ func TestARefusedDeletionBringsNoGroupBack(t *testing.T) {
 	}
 }
 
-// A deletion that was killed leaves partitions held, although workers have made their groups again.
+// A deletion that was killed leaves partitions held (paused), although workers have created the groups again. If a
+// second deletion is refused, it must end the holds.
 func TestARefusedDeletionReleasesPartitionsThatWorkersHealed(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))

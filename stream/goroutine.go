@@ -8,13 +8,14 @@ import (
 	"time"
 )
 
-// goroutineID returns the number of the calling goroutine as in stack traces; 0 = unknown. It takes some microseconds.
+// goroutineID returns the number of the calling goroutine, as it stands in stack traces, or 0 if it cannot be found. It
+// takes some microseconds.
 func goroutineID() uint64 {
 	var line [64]byte
 	return numberOf(line[:runtime.Stack(line[:], false)])
 }
 
-// numberOf returns the goroutine's number from its stack trace; 0 = it is not a stack trace.
+// numberOf returns the goroutine's number from its stack trace, or 0 if trace is not a stack trace.
 func numberOf(trace []byte) uint64 {
 	trace, found := bytes.CutPrefix(trace, []byte("goroutine "))
 	number, _, ended := bytes.Cut(trace, []byte(" "))
@@ -29,21 +30,21 @@ func numberOf(trace []byte) uint64 {
 }
 
 const (
-	maxTraces  = 16 << 20 // bytes, of all goroutines
-	maxStack   = 8 << 10  // bytes, of one goroutine in the log
-	tracesLast = time.Second
+	maxTraces  = 16 << 20    // bytes of the stacks of all goroutines
+	maxStack   = 8 << 10     // bytes of one stack in the log
+	tracesLast = time.Second // how long taken stacks are reused
 )
 
-// stackTraces returns the stacks of hanging goroutines. Taking them stops all goroutines of the process. So the stacks
-// are reused for a second: thousands of handlers may hang, and be abandoned, at once.
+// stackTraces returns the stacks of hanging goroutines. Taking stacks stops all goroutines of the process, and
+// thousands of handlers may be abandoned at once. So the taken stacks are reused for a second.
 type stackTraces struct {
 	mu     sync.Mutex
 	taken  time.Time
 	stacks map[uint64][]byte
 }
 
-// of returns the stack of a goroutine at some time after since.
-func (s *stackTraces) of(id uint64, since time.Time) string {
+// stack returns the stack of a goroutine, taken after since.
+func (s *stackTraces) stack(id uint64, since time.Time) string {
 	if id == 0 {
 		return "not known: the timeout was set after the handler had begun"
 	}

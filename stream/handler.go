@@ -11,7 +11,7 @@ import (
 
 // Message is one delivery of a message to a handler. The handler owns it until it returns.
 type Message struct {
-	ID       string // of the message; for an entry of another program without one, the entry ID
+	ID       string // message ID; the entry ID if another program added the entry without a message ID
 	Payload  []byte
 	Headers  map[string]string // nil when there are none
 	Attempt  int               // from 1
@@ -21,10 +21,10 @@ type Message struct {
 
 	Partition   int       // of the queue; entry IDs are unique within one partition
 	EntryID     string    // of the stream entry
-	Due         time.Time // zero when the entry does not say
-	MaxAttempts int       // of the message itself; 0 = by policy
+	Due         time.Time // zero = the entry does not say it
+	MaxAttempts int       // the message's own limit; 0 = the policy's limit counts
 	Expires     time.Time // zero = never
-	For         string    // group that a retry is for; empty = every group
+	For         string    // the only group that a retry is for; empty = every group
 	Error       string    // of the last failed attempt
 
 	// Extra holds fields that this version does not know, unchanged, and fields that handlers rarely need
@@ -32,32 +32,8 @@ type Message struct {
 	Extra map[string]string
 
 	// Trace is the traceparent of this attempt. A handler may set it; the next attempt, or the dead letter, has it in
-	// Extra["last_trace"]. Package bridge/tracing does so. Anything but a traceparent is dropped.
+	// Extra["last_trace"]. Package bridge/tracing does so. A text that is not a traceparent is dropped.
 	Trace string
-}
-
-// Delivered returns an entry of a queue's stream as a message that was given to a group. The caller sets Consumer.
-func Delivered(e lua.Entry, queue string, partition int, group string) Message {
-	m := Message{
-		ID: e.ID, Payload: e.Payload, Headers: e.Headers, Attempt: e.Attempt, Queue: queue, Group: group, Partition: partition,
-		EntryID: e.EntryID, Due: e.Due, MaxAttempts: e.MaxAttempts, Expires: e.Expires, For: e.For, Error: e.Error,
-		Extra: e.Extra,
-	}
-	// duestream sets these fields on dead letters only; on a delivery another program has set them.
-	m.addExtra(lua.FieldGroup, e.Group)
-	m.addExtra(lua.FieldReason, e.Reason)
-	m.addExtra(lua.FieldEntry, e.Entry)
-	return m
-}
-
-func (m *Message) addExtra(name, value string) {
-	if value == "" {
-		return
-	}
-	if m.Extra == nil {
-		m.Extra = map[string]string{}
-	}
-	m.Extra[name] = value
 }
 
 // Lateness returns how long after its due time the entry was added to the stream, by the server's clock. For a retry it
@@ -71,9 +47,9 @@ func (m *Message) Lateness() time.Duration {
 
 // Handler handles one message. Its result decides the next step:
 //
-//   - nil: acknowledged, for this group for good;
+//   - nil: acknowledged, so this group never gets the message again;
 //   - an error: delivered again after the policy's delay, or dead-lettered when its attempts are used up;
-//   - RetryAfter: the same, with a delay of its own;
+//   - RetryAfter: like an error, with a delay that the handler chooses;
 //   - DeadLetter: dead-lettered at once;
 //   - Snooze: delivered again after a delay, and no attempt is counted;
 //   - Release: delivered again at once, to whoever asks first, and no attempt is counted.
@@ -156,7 +132,7 @@ func (e *snooze) Error() string { return "snoozed for " + e.delay.String() }
 // (default 1,000); one more makes a dead letter with reason "max_snoozes".
 func Snooze(d time.Duration) error { return &snooze{min(max(0, d), lua.MaxDelay)} }
 
-// FailureOf returns how an entry is settled when its handler returned err, which is not nil.
+// FailureOf returns how to settle an entry whose handler returned err. err must not be nil.
 func FailureOf(err error) lua.Failure {
 	outcome := OutcomeOf(err)
 	f := lua.Failure{Action: lua.ActionRetry, Delay: outcome.Delay, Reason: lua.ReasonMaxAttempts, Error: err.Error()}

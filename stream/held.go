@@ -1,6 +1,9 @@
 package stream
 
-import "sync"
+import (
+	"sync"
+	"time"
+)
 
 // holdings is the list of a worker's held deliveries. Its length never exceeds Concurrency.
 type holdings struct {
@@ -73,7 +76,7 @@ func (h *holdings) entries() map[string]bool {
 	return ids
 }
 
-// empty returns a channel that is closed once nothing is held. Nothing may be added meanwhile.
+// empty returns a channel that is closed once no delivery is held. No delivery may be added before that.
 func (h *holdings) empty() <-chan struct{} {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -86,6 +89,19 @@ func (h *holdings) empty() <-chan struct{} {
 		h.waiting = make(chan struct{})
 	}
 	return h.waiting
+}
+
+// emptyWithin waits until no delivery is held, at most for d. No delivery may be added meanwhile. It returns false if
+// deliveries are still held.
+func (h *holdings) emptyWithin(d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-h.empty():
+		return true
+	case <-timer.C:
+		return false
+	}
 }
 
 func (h *holdings) cancelAll(cause error) {

@@ -11,15 +11,16 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// ErrKeyed: a queue that is to get more partitions holds messages with a key. Most keys would move to another
-// partition, so new messages of a key could be delivered beside the ones that the queue holds now.
+// ErrKeyed: a queue that shall get more partitions holds messages with an ordering key. Most keys would move to another
+// partition, so new messages of a key could be delivered at the same time as those that the queue holds now.
 var ErrKeyed = errors.New("the queue holds messages with a key")
 
 // keyedPage is how many metas one step reads.
 const keyedPage = 500
 
-// CheckKeys returns ErrKeyed if a queue holds messages with a key: scheduled, ready, in flight or waiting for a retry.
-// It may miss messages that are scheduled meanwhile. It reads the meta of scheduled messages until it finds a key.
+// CheckKeys returns ErrKeyed if a queue holds messages with an ordering key: scheduled, ready, in flight or waiting for
+// a retry. It may miss messages that are scheduled meanwhile. It reads the meta of scheduled messages until it finds a
+// key.
 func CheckKeys(ctx context.Context, c rueidis.Client, prefix, queue string) error {
 	counts, err := Partitions(ctx, c, prefix, queue)
 	if err != nil {
@@ -32,7 +33,8 @@ func CheckKeys(ctx context.Context, c rueidis.Client, prefix, queue string) erro
 			return err
 		}
 		if turns > 0 {
-			return fmt.Errorf("%s: %w: in partition %d some are in flight, or wait for one of their key", queue, ErrKeyed, i)
+			return fmt.Errorf("%s: %w: in partition %d some are in flight, or wait for one of their key",
+				queue, ErrKeyed, i)
 		}
 		key, err := scheduledKey(ctx, c, keys)
 		if err != nil {
@@ -45,7 +47,7 @@ func CheckKeys(ctx context.Context, c rueidis.Client, prefix, queue string) erro
 	return nil
 }
 
-// scheduledKey returns the key of some scheduled message in a partition, or "".
+// scheduledKey returns the ordering key of some scheduled message in a partition, or "" if no message has a key.
 func scheduledKey(ctx context.Context, c rueidis.Client, k lua.Keys) (string, error) {
 	for cursor := uint64(0); ; {
 		var page rueidis.ScanEntry

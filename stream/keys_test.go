@@ -9,8 +9,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// The worker passes the key of an acknowledged message on, so the next message of that key is due at once, without a
-// bridge.
+// When a worker acknowledges a message with an ordering key, it must pass the key on to the next message of that key.
+// The next message is then due at once, without a bridge.
 func TestAcknowledgementsPassTheKeyOn(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -32,5 +32,5 @@ func TestAcknowledgementsPassTheKeyOn(t *testing.T) {
 		}
 		redistest.Want(t, "settlement", <-acknowledged, "acknowledged")
 	}
-	redistest.Want(t, "turns", r.Number("EXISTS", r.Keys.Turns), int64(0))
+	redistest.Want(t, "the set of turns exists", r.Number("EXISTS", r.Keys.Turns), int64(0))
 }

@@ -7,6 +7,6 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	redistest.SideBySide(4)
+	redistest.SideBySide(4) // parallel tests; most of them wait
 	redistest.Main(m)
 }

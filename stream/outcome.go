@@ -17,10 +17,10 @@ const (
 	ActionRelease     Action = "release"     // Release
 )
 
-// Outcome is the handler's wish, by the error that it returned.
+// Outcome is the next step that a handler chose by the error that it returned.
 type Outcome struct {
 	Action Action
-	Delay  time.Duration // until the next delivery, of Snooze and RetryAfter; -1 = the worker or the policy decides
+	Delay  time.Duration // of Snooze and RetryAfter, until the next delivery; -1: the worker or the policy decides
 	Err    error         // the handler's own error; nil if there is none
 }
 

@@ -11,6 +11,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
+// OutcomeOf tells other programs what a worker would do with an error of its handler, so both must read the error in
+// the same way, also if the error is wrapped.
 func TestOutcomeOfAnErrorIsWhatTheWorkerDoes(t *testing.T) {
 	cause := errors.New("no route")
 	for _, c := range []struct {

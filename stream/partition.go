@@ -7,7 +7,6 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"sync/atomic"
 
 	"github.com/redis/rueidis"
 
@@ -20,7 +19,8 @@ import (
 // producers may use it.
 var ErrShrink = errors.New("a queue never shrinks")
 
-// Partitions returns every partition count that a queue ever had; the greatest one is in force. One round trip.
+// Partitions returns every partition count that a queue ever had; the greatest count is in force. It takes one round
+// trip.
 func Partitions(ctx context.Context, c rueidis.Client, prefix, queue string) (lua.Counts, error) {
 	if err := errors.Join(lua.CheckPrefix(prefix), lua.CheckQueue(queue)); err != nil {
 		return nil, err
@@ -28,15 +28,16 @@ func Partitions(ctx context.Context, c rueidis.Client, prefix, queue string) (lu
 	return view.ReadCounts(ctx, c, prefix, queue)
 }
 
-// Grow gives a queue n partitions, and returns all counts that it ever had. It gives each new partition the policy of
-// partition 0, and every group of the old ones, at 0; then it publishes the count, and producers may use the partition;
-// then it copies policy and groups once more, in case they changed meanwhile. It destroys groups that a failed try left
-// in unpublished partitions and that the queue does not have. With the current count it only repairs: repeat it after a
-// failure. It is safe under load, and beside other calls of Grow, WritePolicy and EnsureGroup. It does not check for
-// messages with a key, whose order a growth breaks: see CheckKeys.
+// Grow gives a queue n partitions, and returns all counts that it ever had. First it copies the policy of partition 0
+// and every group of the old partitions to each new partition. The groups begin at entry ID 0 there. Then it publishes
+// the count, so that producers use the new partitions. Finally it copies policy and groups once more, in case they
+// changed meanwhile. It destroys groups that a failed try left in unpublished partitions and that the queue does not
+// have. With the current count it only repairs: repeat it after a failure. It is safe under load, and beside other
+// calls of Grow, WritePolicy and EnsureGroup. It does not check for messages with a key, whose order a growth breaks:
+// see CheckKeys.
 //
 // lua.ErrInvalid: n is not 1 to 256. ErrShrink: n is below the current count. progress, unless nil, is called after
-// each step. About ten round trips per partition, several of them concurrent; works on a full server.
+// each step. Grow takes about ten round trips per partition, several of them concurrent. It works on a full server.
 func Grow(ctx context.Context, c rueidis.Client, prefix, queue string, n int,
 	progress func(done, total int)) (lua.Counts, error) {
 	if err := errors.Join(lua.CheckPrefix(prefix), lua.CheckQueue(queue), lua.CheckPartitions(n)); err != nil {
@@ -51,16 +52,16 @@ func Grow(ctx context.Context, c rueidis.Client, prefix, queue string, n int,
 	}
 	s := partitionSync{c: c, prefix: prefix, queue: queue, least: n}
 	if progress != nil {
-		s.step = progress
-		s.total = 4 * n // policy and groups, before and after
+		s.progress = progress
+		s.total = 4 * n // for each partition: policy and groups, before and after the count is published
 	}
 	fail := func(err error) (lua.Counts, error) {
 		return counts, fmt.Errorf("grow %s to %d partitions: %w", queue, n, err)
 	}
-	if err := s.dropLeft(ctx); err != nil {
+	if err := s.dropLeftovers(ctx); err != nil {
 		return fail(err)
 	}
-	if err := s.all(ctx); err != nil {
+	if err := s.copyAll(ctx); err != nil {
 		return fail(err)
 	}
 	call, cancel := context.WithTimeout(ctx, loop.CallTimeout)
@@ -69,7 +70,7 @@ func Grow(ctx context.Context, c rueidis.Client, prefix, queue string, n int,
 	if err != nil {
 		return fail(err)
 	}
-	if err := s.all(ctx); err != nil {
+	if err := s.copyAll(ctx); err != nil {
 		return fail(err)
 	}
 	return view.ReadCounts(ctx, c, prefix, queue)
@@ -79,29 +80,31 @@ func Grow(ctx context.Context, c rueidis.Client, prefix, queue string, n int,
 type partitionSync struct {
 	c             rueidis.Client
 	prefix, queue string
-	least         int // least number of partitions, also while the registry knows fewer
+	least         int // least number of partitions, even if the registry has fewer
 
-	step  func(done, total int)
-	total int
-	mu    sync.Mutex
-	done  int
+	progress func(done, total int) // nil: progress is not reported
+	total    int                   // steps
+	mu       sync.Mutex
+	done     int
 }
 
-// all copies the groups before the policy. A partition that a deletion has removed is held by its own policy. Nothing
-// becomes ready in it until it has the queue's policy, and then it has all groups.
-func (s *partitionSync) all(ctx context.Context) error {
-	if err := s.groups(ctx); err != nil {
+// copyAll copies the groups before the policy. A deletion leaves the setting held in the policy of a removed partition,
+// so that no message becomes ready there. The copy of the queue's policy replaces this setting, and then the partition
+// must have all groups.
+func (s *partitionSync) copyAll(ctx context.Context) error {
+	if err := s.copyGroups(ctx); err != nil {
 		return err
 	}
-	return s.policy(ctx)
+	return s.copyPolicy(ctx)
 }
 
-func (s *partitionSync) stepped() {
+// stepDone reports the progress after a step.
+func (s *partitionSync) stepDone() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.done++
-	if s.step != nil {
-		s.step(min(s.done, s.total), s.total)
+	if s.progress != nil {
+		s.progress(min(s.done, s.total), s.total)
 	}
 }
 
@@ -114,14 +117,15 @@ func (s *partitionSync) names(ctx context.Context) ([]string, error) {
 	return counts.With(max(1, s.least)).Names(s.queue), nil
 }
 
-// policy copies the policy of partition 0, until two reads of it around a copy agree. If several callers copy at the
-// same time, the last one to write a partition reads partition 0 afterwards, so no old value stays:
+// copyPolicy copies the policy of partition 0 to all partitions, until the reads of partition 0 before and after a copy
+// agree. If several callers copy at the same time, the last caller that writes a partition then reads partition 0, so
+// no old value stays:
 //
 //  1. A reads partition 0; B changes it, and copies it to partition 1; A writes its old copy to partition 1.
 //  2. A reads partition 0 again, sees B's change, and copies it.
-func (s *partitionSync) policy(ctx context.Context) error {
-	var copied map[string]string
-	for reached := 0; ; {
+func (s *partitionSync) copyPolicy(ctx context.Context) error {
+	var copied map[string]string // the policy of the last copy
+	for copies := 0; ; {         // copies is the number of partitions that have the copy
 		names, err := s.names(ctx)
 		if err != nil || len(names) == 1 {
 			return err
@@ -130,11 +134,11 @@ func (s *partitionSync) policy(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if reached == len(names) && maps.Equal(own, copied) {
+		if copies == len(names) && maps.Equal(own, copied) {
 			return nil
 		}
 		err = view.EachPartition(names, func(i int, name string) error {
-			defer s.stepped()
+			defer s.stepDone()
 			if i == 0 {
 				return nil
 			}
@@ -143,7 +147,7 @@ func (s *partitionSync) policy(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		copied, reached = own, len(names)
+		copied, copies = own, len(names)
 	}
 }
 
@@ -155,19 +159,19 @@ func (s *partitionSync) readPolicy(ctx context.Context, name string) (map[string
 	return fields, lua.Classify("HGETALL "+key, err)
 }
 
-// writePolicy makes the policy of one partition equal to that of partition 0.
-func (s *partitionSync) writePolicy(ctx context.Context, name string, own map[string]string) error {
-	there, err := s.readPolicy(ctx, name)
-	if err != nil || maps.Equal(there, own) {
+// writePolicy makes the policy of one partition equal to wanted.
+func (s *partitionSync) writePolicy(ctx context.Context, name string, wanted map[string]string) error {
+	present, err := s.readPolicy(ctx, name)
+	if err != nil || maps.Equal(present, wanted) {
 		return err
 	}
 	var values []lua.FieldValue
-	for _, field := range slices.Sorted(maps.Keys(own)) {
-		values = append(values, lua.FieldValue{Field: field, Value: own[field]})
+	for _, field := range slices.Sorted(maps.Keys(wanted)) {
+		values = append(values, lua.FieldValue{Field: field, Value: wanted[field]})
 	}
-	for _, field := range slices.Sorted(maps.Keys(there)) {
-		if _, ok := own[field]; !ok {
-			values = append(values, lua.FieldValue{Field: field})
+	for _, field := range slices.Sorted(maps.Keys(present)) {
+		if _, ok := wanted[field]; !ok {
+			values = append(values, lua.FieldValue{Field: field}) // an empty value clears the field
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
@@ -176,54 +180,57 @@ func (s *partitionSync) writePolicy(ctx context.Context, name string, own map[st
 	return lua.Configure(ctx, s.c, keys.Policy, keys.Wake, values)
 }
 
-// dropHistories deletes the histories of all partitions. Nothing writes them any more.
+// dropHistories deletes the histories of all partitions. The caller has switched the history off before, so that
+// nothing writes them again.
 func (s *partitionSync) dropHistories(ctx context.Context) error {
 	names, err := s.names(ctx)
 	for _, name := range names {
-		key := lua.NewKeys(s.prefix, name).History
 		call, cancel := context.WithTimeout(ctx, loop.CallTimeout)
-		err = errors.Join(err, lua.Classify("UNLINK "+key, s.c.Do(call, s.c.B().Unlink().Key(key).Build()).Error()))
+		err = errors.Join(err, lua.DropHistory(call, s.c, lua.NewKeys(s.prefix, name)))
 		cancel()
 	}
 	return err
 }
 
-// dropLeft destroys groups that only partitions beyond the count have. A failed growth left such a group there, and the
-// queue's own partitions have lost it since: it must not come back. A partition with entries, also pending ones, keeps
-// its groups: it was published once, and the registry lost the count.
+// dropLeftovers destroys groups that only partitions beyond the count have. A failed growth created such a group, and
+// the group was deleted from the queue since. Without dropLeftovers, copyAll would copy the group back to all
+// partitions. lua.DropGroups spares a partition with ready or pending entries: such a partition was published once, and
+// the registry lost the count.
 //
-// EnsureGroup creates a group in partition 0 first. So dropLeft reads the partitions beyond the count first and the
-// others afterwards: then it sees a group that is being created.
-func (s *partitionSync) dropLeft(ctx context.Context) error {
+// dropLeftovers reads the partitions beyond the count before the others, because EnsureGroup creates a group in
+// partition 0 first. So a group that is being created, and is found beyond the count, is found in partition 0 as well.
+func (s *partitionSync) dropLeftovers(ctx context.Context) error {
 	counts, err := view.ReadCounts(ctx, s.c, s.prefix, s.queue)
 	if err != nil || counts.Latest() >= s.least {
 		return err
 	}
 	known := counts.Latest()
 	beyond := counts.With(s.least).Names(s.queue)[known:]
-	left, err := s.readGroups(ctx, beyond)
-	if err != nil || len(slices.Concat(left...)) == 0 {
+	groupsBeyond, err := s.readGroups(ctx, beyond)
+	if err != nil || len(slices.Concat(groupsBeyond...)) == 0 {
 		return err
 	}
 	if counts, err = view.ReadCounts(ctx, s.c, s.prefix, s.queue); err != nil {
 		return err
 	}
-	there, err := s.readGroups(ctx, counts.Names(s.queue))
+	groups, err := s.readGroups(ctx, counts.Names(s.queue))
 	if err != nil {
 		return err
 	}
-	own := slices.Concat(there...)
+	queueGroups := slices.Concat(groups...)
 	return view.EachPartition(beyond, func(i int, name string) error {
-		if known+i < counts.Latest() { // another growth has published it in between
+		if known+i < counts.Latest() { // another growth has published the partition in between
 			return nil
 		}
-		gone := slices.DeleteFunc(left[i], func(group string) bool { return slices.Contains(own, group) })
-		if len(gone) == 0 {
+		leftovers := slices.DeleteFunc(groupsBeyond[i], func(group string) bool {
+			return slices.Contains(queueGroups, group)
+		})
+		if len(leftovers) == 0 {
 			return nil
 		}
 		ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 		defer cancel()
-		_, err := lua.DropGroups(ctx, s.c, lua.NewKeys(s.prefix, name), gone)
+		_, err := lua.DropGroups(ctx, s.c, lua.NewKeys(s.prefix, name), leftovers)
 		return err
 	})
 }
@@ -239,23 +246,23 @@ func (s *partitionSync) readGroups(ctx context.Context, names []string) ([][]str
 	return groups, err
 }
 
-// groups creates the groups of every partition in all partitions.
-func (s *partitionSync) groups(ctx context.Context) error {
+// copyGroups creates the groups of every partition in all partitions.
+func (s *partitionSync) copyGroups(ctx context.Context) error {
 	names, err := s.names(ctx)
 	if err != nil || len(names) == 1 {
 		return err
 	}
-	there, err := s.readGroups(ctx, names)
+	groups, err := s.readGroups(ctx, names)
 	if err != nil {
 		return err
 	}
-	all := slices.Concat(there...)
+	all := slices.Concat(groups...)
 	slices.Sort(all)
 	all = slices.Compact(all)
 	return view.EachPartition(names, func(i int, name string) error {
-		defer s.stepped()
+		defer s.stepDone()
 		for _, group := range all {
-			if slices.Contains(there[i], group) {
+			if slices.Contains(groups[i], group) {
 				continue
 			}
 			if _, err := ensureGroup(ctx, s.c, s.prefix, name, group); err != nil {
@@ -264,38 +271,4 @@ func (s *partitionSync) groups(ctx context.Context) error {
 		}
 		return nil
 	})
-}
-
-func ensureGroup(ctx context.Context, c rueidis.Client, prefix, name, group string) (created bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
-	defer cancel()
-	return lua.EnsureGroup(ctx, c, lua.NewKeys(prefix, name), group)
-}
-
-// EnsureGroup creates a consumer group at the beginning of a queue's streams, in all partitions, unless it exists. The
-// group gets every ready message that is still in the streams. After an error it may exist in some partitions: repeat
-// it. One round trip per partition, and one to the registry; works on a full server.
-func EnsureGroup(ctx context.Context, c rueidis.Client, prefix, queue, group string) (created bool, err error) {
-	if err := errors.Join(lua.CheckQueue(queue), lua.CheckGroup(group)); err != nil {
-		return false, err
-	}
-	var anywhere atomic.Bool
-	create := func(_ int, name string) error {
-		created, err := ensureGroup(ctx, c, prefix, name, group)
-		if created {
-			anywhere.Store(true)
-		}
-		return err
-	}
-	// Read the registry after creating the group: a growth that is published later finds the group and copies it.
-	if err = create(0, queue); err == nil {
-		var counts lua.Counts
-		if counts, err = view.ReadCounts(ctx, c, prefix, queue); err == nil && counts.Latest() > 1 {
-			err = view.EachPartition(counts.Names(queue)[1:], create)
-		}
-	}
-	if err != nil {
-		return false, fmt.Errorf("create group %s/%s: %w", queue, group, err)
-	}
-	return anywhere.Load(), nil
 }

@@ -2,89 +2,103 @@ package stream
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
-	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/duestream/duestream/internal/loop"
 	"github.com/duestream/duestream/internal/observe"
+	"github.com/duestream/duestream/internal/policy"
 	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
 )
 
-// lateRead is the time within which a read that was cut off may still reach the server, over its closed connection.
-const lateRead = 100 * time.Millisecond
-
 // partitionWorker serves one partition of a worker's queue: it reads, runs handlers, and extends and settles their
 // deliveries.
 type partitionWorker struct {
-	worker    *Worker
+	queue     *queueWorker
 	partition int
 	cfg       WorkerConfig
 	keys      lua.Keys
 	log       *slog.Logger
 
-	slots   *slots // the worker's
+	pool    *pool
 	held    holdings
 	runners runners
-	settle  settler
-	policy  atomic.Pointer[Policy]
-	broken  atomic.Uint64 // number of broken connections: entry IDs from before one are compared with message IDs
+	policy  atomic.Pointer[policy.Policy]
+	breaks  atomic.Uint64 // number of connection breaks, after which an entry ID may name another message: see heldAt
 	state   loop.Reporter
 
+	// Settlements: see settleLoop.
+	unsettled     unsettled
+	lastSettled   time.Time    // beginning of the last call; used by settleLoop only
+	settleFailing atomic.Bool  // a call failed, and slotless is not yet zero: the partition does not read
+	slotless      atomic.Int64 // unsettled deliveries whose slots were freed
+
 	// Used by the read loop only.
-	joined   bool          // the group has been found or created
-	created  bool          // this worker created the group
-	start    view.EntryID  // last entry delivered to the group at that time
-	doubt    bool          // a read failed, and the server may still execute it
-	cutOff   bool          // the stop interrupted the last read, and the server may still execute it
-	idle     bool          // the last read found nothing
-	lookedAt time.Time     // when a busy worker last asked for a read of the policy
-	patience time.Duration // time limit of a read with no or a short BLOCK
+	joined      bool          // the group has been found or created
+	created     bool          // this worker created the group
+	joinedAt    view.EntryID  // the group's last delivered entry when this worker joined
+	readInDoubt bool          // a read failed, and the server may still execute it
+	cutOff      bool          // the stop interrupted the last read, and the server may still execute it
+	idle        bool          // the last read found no entries
+	askedAt     time.Time     // when a busy worker last asked for a read of the policy
+	patience    time.Duration // on a cluster: time limit of a read with no or a short BLOCK, not counting BLOCK
 
 	// A step that exceeds its time limit is followed by smaller ones: the entries may be large, and the link slow.
-	readStep  int            // most entries of the next read
-	fetchStep int            // most entries of the next fetch
-	failed    map[string]int // entry → how often it was fetched alone and came too late
+	readStep  int            // greatest number of entries of the next read
+	fetchStep int            // greatest number of entries of the next fetch
+	late      map[string]int // by entry ID: how often the entry was fetched alone and came too late
 
-	looked uint64 // for the claims of the read loop: see claim.looked
+	lastLook uint64 // see claim.lastLook
 
-	tell observe.Series // nil = no observer
+	tell observe.Series // nil: there is no observer
 
-	reads, extends, looks pulse
+	reads, extends, refreshes, settles pulse
 
 	policyChanged chan struct{} // poked
 	refresh       chan struct{} // poked
 	resumed       chan struct{} // poked: the policy no longer pauses it, or settlements work again
 
-	delivered, acknowledged, retried, dead, released, snoozed, skipped, cancelled, lost, timedOut, abandoned atomic.Uint64
+	// Counts: see WorkerStats.
+	delivered, timedOut, abandoned                 atomic.Uint64
+	acknowledged, retried, dead, released, snoozed atomic.Uint64
+	skipped, cancelled, lost                       atomic.Uint64
 }
 
-func (w *Worker) newPartitionWorker(partition int) *partitionWorker {
-	l := &partitionWorker{
-		worker: w, partition: partition, cfg: w.cfg,
-		keys: lua.NewKeys(w.cfg.Prefix, lua.PartitionName(w.cfg.Queue, partition)).As(lua.ActorWorker + " " + w.cfg.Consumer),
-		log:  w.log, slots: w.slots, idle: true, patience: quickRead, readStep: w.cfg.Concurrency,
-		fetchStep: fetchBatch, failed: map[string]int{}, policyChanged: make(chan struct{}, 1),
-		refresh: make(chan struct{}, 1), resumed: make(chan struct{}, 1),
-		tell: observe.SeriesOf(w.cfg.Observer, observe.Worker, w.cfg.Queue, w.cfg.Group),
+func newPartitionWorker(q *queueWorker, partition int) *partitionWorker {
+	name := lua.PartitionName(q.cfg.Queue, partition)
+	p := &partitionWorker{
+		queue:         q,
+		partition:     partition,
+		cfg:           q.cfg,
+		keys:          lua.NewKeys(q.cfg.Prefix, name).As(lua.ActorWorker + " " + q.cfg.Consumer),
+		log:           q.log,
+		pool:          q.pool,
+		idle:          true,
+		patience:      quickRead,
+		readStep:      q.cfg.Concurrency,
+		fetchStep:     fetchBatch,
+		late:          map[string]int{},
+		tell:          observe.SeriesOf(q.cfg.Observer, observe.Worker, q.cfg.Queue, q.cfg.Group),
+		policyChanged: make(chan struct{}, 1),
+		refresh:       make(chan struct{}, 1),
+		resumed:       make(chan struct{}, 1),
 	}
-	if w.line != nil {
-		l.setIdle(false) // unknown until its first read
+	if q.share != nil {
+		p.setIdle(false) // counts as having work until its first read shows whether it has
 	}
 	if partition > 0 {
-		l.log = w.log.With(slog.Int("partition", partition))
+		p.log = q.log.With(slog.Int("partition", partition))
 	}
-	l.state = loop.Reporter{Log: l.log, Activity: "worker"}
-	l.runners.handle = l.handle
-	l.settle = settler{w: l, wake: make(chan struct{}, 1)}
-	defaults := DefaultPolicy()
-	l.policy.Store(&defaults)
-	return l
+	p.state = loop.Reporter{Log: p.log, Activity: "worker"}
+	p.runners.handle = p.handle
+	p.unsettled.added = make(chan struct{}, 1)
+	defaults := policy.Default()
+	p.policy.Store(&defaults)
+	return p
 }
 
 func (p *partitionWorker) addTo(sum *WorkerStats) {
@@ -101,148 +115,33 @@ func (p *partitionWorker) addTo(sum *WorkerStats) {
 	sum.Abandoned += p.abandoned.Load()
 }
 
-// run serves the partition until ctx is cancelled, and then stops in order. It returns the number of handlers that did
-// not return.
+// trouble returns an error if the partition's last read or settlement failed.
+func (p *partitionWorker) trouble() error {
+	why := p.state.Trouble()
+	if why == "" {
+		return nil
+	}
+	return fmt.Errorf("%s: the worker is failing: %s", lua.PartitionName(p.cfg.Queue, p.partition), why)
+}
+
+// run serves the partition until ctx is cancelled, and then lets handlers finish and releases its entries. It returns
+// the number of handlers that did not return.
 func (p *partitionWorker) run(ctx context.Context) (left int) {
 	// Handlers, extends and acknowledgements outlive ctx; hard ends them.
 	hard, stop := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer stop(nil)
 
-	var keepers sync.WaitGroup
-	upkeep, endUpkeep := context.WithCancel(hard)
-	keepers.Go(func() { p.extendLoop(upkeep) })
-	keepers.Go(func() { p.refreshLoop(upkeep) })
-	keepers.Go(func() { p.settle.run(upkeep) })
+	var loops sync.WaitGroup
+	looping, endLoops := context.WithCancel(hard)
+	loops.Go(func() { p.extendLoop(looping) })
+	loops.Go(func() { p.refreshLoop(looping) })
+	loops.Go(func() { p.settleLoop(looping) })
 
 	p.readLoop(ctx, hard)
 
-	left = p.drainHandlers(stop)
-	endUpkeep()
-	keepers.Wait()
+	left = p.awaitHandlers(stop)
+	endLoops()
+	loops.Wait()
 	p.leave()
 	return left
-}
-
-// drainHandlers waits until handlers have returned and are settled: for ShutdownTimeout, then for CancelGrace with
-// their contexts cancelled. It returns how many are left.
-func (p *partitionWorker) drainHandlers(stop context.CancelCauseFunc) int {
-	soft := time.NewTimer(max(0, p.cfg.ShutdownTimeout))
-	defer soft.Stop()
-	select {
-	case <-p.held.empty():
-		return 0
-	case <-soft.C:
-	}
-	p.held.cancelAll(ErrStopping)
-	grace := time.NewTimer(p.cfg.CancelGrace)
-	defer grace.Stop()
-	select {
-	case <-p.held.empty():
-		return 0
-	case <-grace.C:
-	}
-	left := p.held.list()
-	for _, d := range left {
-		p.note(slog.LevelWarn, "handler did not return: its entry stays pending until the visibility timeout", d)
-	}
-	stop(ErrStopping)
-	return len(left)
-}
-
-// leave releases entries that a cut-off read delivered to this consumer but the worker never saw, and removes the
-// consumer if it holds nothing. If this fails, the reclaimer does it. A worker that has not joined its group got no
-// entries: those of its consumer name belong to an earlier worker, or to another one of the same name.
-func (p *partitionWorker) leave() {
-	if !p.joined {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-	defer cancel()
-	if p.cutOff {
-		loop.Sleep(ctx, lateRead)
-	}
-	err := p.releaseUnseen(ctx)
-	if err == nil {
-		_, err = lua.DropConsumers(ctx, p.cfg.Client, p.keys, p.cfg.Group, []string{p.cfg.Consumer})
-	}
-	if err != nil && !errors.Is(err, lua.ErrNoGroup) {
-		p.log.Warn("could not take leave: what this consumer holds is reclaimed after the visibility timeout",
-			slog.Any("error", err))
-	}
-}
-
-// releaseUnseen releases, in bounded calls, the pending entries of this consumer that it does not hold.
-func (p *partitionWorker) releaseUnseen(ctx context.Context) error {
-	for {
-		unseen, err := p.unseen(ctx, releaseBatch)
-		if err != nil || len(unseen) == 0 {
-			return err
-		}
-		failures := make([]lua.Failure, len(unseen))
-		for i, entry := range unseen {
-			failures[i] = lua.Failure{Held: lua.Held{Entry: entry}, Action: lua.ActionRelease, Delay: -1}
-		}
-		outcomes, err := lua.Retry(ctx, p.cfg.Client, p.keys, p.cfg.Group, p.policy.Load().Attempts(), failures)
-		if err != nil {
-			return err
-		}
-		for _, outcome := range outcomes {
-			switch outcome {
-			case lua.Released:
-				p.released.Add(1)
-				p.told(observe.Released, 1)
-			case lua.Stuck: // else this loop would find the entry again and again
-				return errors.New("the stream of dead letters refuses an entry")
-			}
-		}
-	}
-}
-
-// handle runs the handler on one delivery, and settles the delivery by its result.
-func (p *partitionWorker) handle(d *delivery) {
-	err, panicked := errGoexit, false
-	defer func() { p.returned(d, err, panicked) }() // deferred, because nothing else runs after runtime.Goexit
-	p.begin(d)
-	p.tellHandling(d)
-	panicked, err = p.call(d)
-}
-
-var errGoexit = errors.New("handler ended its goroutine")
-
-func (p *partitionWorker) call(d *delivery) (panicked bool, err error) {
-	defer func() {
-		if what := recover(); what != nil {
-			panicked = true
-			stack := debug.Stack()
-			err = fmt.Errorf("panic: %v\n%s", what, stack)
-			p.note(slog.LevelError, "handler panicked", d, slog.Any("panic", what), slog.String("stack", string(stack)))
-		}
-	}()
-	return false, p.cfg.Handler(d.ctx, &d.handling.message)
-}
-
-func (p *partitionWorker) finish(d *delivery, err error) {
-	trace := d.settledMessage().Trace
-	switch {
-	case d.isLost():
-		p.lost.Add(1)
-		p.note(slog.LevelInfo, "finished after the delivery was lost: no effect", d)
-		tally := p.newTally()
-		p.settled(d, Lost, true, tally)
-		p.tellSettled(tally)
-		p.drop(d)
-	case d.isCancelled():
-		p.settle.fail(d, lua.Failure{Action: lua.ActionCancel, Delay: -1, Trace: trace})
-	case err == nil:
-		p.settle.ack(d)
-	case d.handling.wasAbandoned(), errors.Is(context.Cause(d.ctx), ErrHandlerTimeout):
-		p.settle.fail(d, d.timeoutFailure(err, trace))
-	case errors.Is(context.Cause(d.ctx), ErrStopping), errors.Is(context.Cause(d.ctx), ErrUnreachable):
-		// The stop or an outage interrupted the handler; it did not fail. So no attempt is counted.
-		p.settle.fail(d, lua.Failure{Action: lua.ActionRelease, Delay: -1, Trace: trace})
-	default:
-		f := FailureOf(err)
-		f.Trace = trace
-		p.settle.fail(d, f)
-	}
 }

@@ -8,64 +8,72 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/duestream/duestream/internal/loop"
+	"github.com/duestream/duestream/internal/policy"
 	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
 )
 
-// Pause pauses a queue, in all partitions: scheduled messages do not become ready; ready ones are delivered. With held
-// false it resumes the queue, also after PauseWorkers, and wakes the bridges. If every partition is in that state
-// already, changed is false and nothing is written. Works on a full server; after an error repeat it. Costs one round
-// trip per partition, plus the cost of WritePolicy if there is something to change.
-func Pause(ctx context.Context, c rueidis.Client, prefix, queue string, held bool) (changed bool, err error) {
-	update := PolicyUpdate{Clear: []string{SettingHeld, SettingHeldWorkers}}
-	if held {
-		update = PolicyUpdate{Held: &held}
+// Pause pauses a queue, in all partitions: scheduled messages do not become ready, but ready messages are delivered.
+// With paused false it resumes the queue, also after PauseWorkers, and wakes the bridges. If every partition is in the
+// wanted state already, changed is false and nothing is written. It works on a full server; repeat it after an error.
+// It takes one round trip per partition, and those of WritePolicy if there is something to change.
+func Pause(ctx context.Context, c rueidis.Client, prefix, queue string, paused bool) (changed bool, err error) {
+	if paused {
+		return pause(ctx, c, prefix, queue, policy.Update{Held: &paused}, func(p pauses) bool { return p.queue })
 	}
-	return pause(ctx, c, prefix, queue, update, func(is [2]bool) bool { return is[0] != held || is[1] && !held })
+	resume := policy.Update{Clear: []string{policy.SettingHeld, policy.SettingHeldWorkers}}
+	return pause(ctx, c, prefix, queue, resume, func(p pauses) bool { return p == pauses{} })
 }
 
-// PauseWorkers pauses a queue like Pause. Besides, the workers of all groups take nothing new, within a second or two;
-// they finish the messages that they hold.
+// PauseWorkers pauses a queue like Pause. In addition, the workers of all groups take no new messages, within a second
+// or two; they finish the messages that they hold.
 func PauseWorkers(ctx context.Context, c rueidis.Client, prefix, queue string) (changed bool, err error) {
 	yes := true
-	update := PolicyUpdate{Held: &yes, HeldWorkers: &yes}
-	return pause(ctx, c, prefix, queue, update, func(is [2]bool) bool { return !is[0] || !is[1] })
+	update := policy.Update{Held: &yes, HeldWorkers: &yes}
+	return pause(ctx, c, prefix, queue, update, func(p pauses) bool { return p.queue && p.workers })
 }
 
-// pause writes an update if other reports that some partition is in another state.
-func pause(ctx context.Context, c rueidis.Client, prefix, queue string, u PolicyUpdate, other func([2]bool) bool) (bool, error) {
+// pauses tells which parts of a partition are paused.
+type pauses struct {
+	queue   bool // setting held: no message becomes ready
+	workers bool // setting held_workers: workers take no new messages
+}
+
+// pause writes an update unless all partitions are in the wanted state.
+func pause(
+	ctx context.Context, c rueidis.Client, prefix, queue string, u policy.Update, isWanted func(pauses) bool,
+) (changed bool, err error) {
 	counts, err := Partitions(ctx, c, prefix, queue)
 	if err != nil {
 		return false, err
 	}
-	var others atomic.Int64
+	var unwanted atomic.Int64 // partitions in another state
 	err = view.EachPartition(counts.Names(queue), func(_ int, name string) error {
-		is, err := isPaused(ctx, c, lua.NewKeys(prefix, name).Policy)
-		if other(is) {
-			others.Add(1)
+		state, err := readPauses(ctx, c, lua.NewKeys(prefix, name).Policy)
+		if !isWanted(state) {
+			unwanted.Add(1)
 		}
 		return err
 	})
 	if err != nil {
 		return false, fmt.Errorf("hold %s: %w", queue, err)
 	}
-	if others.Load() == 0 {
+	if unwanted.Load() == 0 {
 		return false, nil
 	}
 	return true, WritePolicy(ctx, c, prefix, queue, "", u)
 }
 
-// isPaused reads the two settings: held, which the drain obeys, and held_workers, which workers obey.
-func isPaused(ctx context.Context, c rueidis.Client, policy string) (is [2]bool, err error) {
+// readPauses reads the two settings from the policy of a partition.
+func readPauses(ctx context.Context, c rueidis.Client, key string) (pauses, error) {
 	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()
-	values, err := c.Do(ctx, c.B().Hmget().Key(policy).Field(SettingHeld, SettingHeldWorkers).Build()).ToArray()
+	cmd := c.B().Hmget().Key(key).Field(policy.SettingHeld, policy.SettingHeldWorkers).Build()
+	values, err := c.Do(ctx, cmd).ToArray()
 	if err != nil {
-		return is, lua.Classify("HMGET "+policy, err)
+		return pauses{}, lua.Classify("HMGET "+key, err)
 	}
-	for i := range values {
-		value, _ := values[i].ToString()
-		is[i] = value == "1"
-	}
-	return is, nil
+	held, _ := values[0].ToString() // "" if the setting is missing
+	heldWorkers, _ := values[1].ToString()
+	return pauses{queue: held == "1", workers: heldWorkers == "1"}, nil
 }

@@ -21,7 +21,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// queues makes queues with a backlog each, as partners of a rig, and their WorkerQueues.
+// queues creates a queue for each name, with the group g and as many ready messages as backlog says. It returns a rig
+// for each queue, and the WorkerQueues for a worker of all of them, in the order of the names.
 func (r *rig) queues(backlog map[string]int, names ...string) (rigs map[string]*queuetest.Rig, all []WorkerQueue) {
 	r.T.Helper()
 	rigs = map[string]*queuetest.Rig{}
@@ -73,7 +74,8 @@ func (c *calls) all() []string {
 	return append([]string(nil), c.list...)
 }
 
-// With a backlog in all queues, the first one is processed before the second one is read, and so on.
+// With strict order and a backlog in all queues, the worker must handle all messages of a queue before it reads the
+// next queue.
 func TestStrictOrderUnderABacklog(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -95,7 +97,8 @@ func TestStrictOrderUnderABacklog(t *testing.T) {
 			}
 			for i, name := range got.all() {
 				want := []string{"high", "mid", "low"}[i/each]
-				// entries read while handlers of the queue before had still to begin may be a little ahead
+				// At the change from one queue to the next the order may differ by as many messages as there are slots:
+				// entries of the next queue are read while handlers of the queue before have yet to begin.
 				if name != want && i%each >= slots && i%each < each-slots {
 					t.Fatalf("%d slots: delivery %d is of %s, want %s", slots, i, name, want)
 				}
@@ -104,38 +107,43 @@ func TestStrictOrderUnderABacklog(t *testing.T) {
 	})
 }
 
-// If a message of the first queue arrives while the last one has a backlog, it is handled next, except for messages
-// already being handled or read.
+// If a message of the first queue arrives while the last one has a backlog, it must be handled next, except for
+// messages that are being handled or read already.
 func TestStrictFirstQueueOvertakesABacklog(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
 	const slots = 8
 	rigs, all := r.queues(map[string]int{"low": 2000}, "high", "low")
 	var got calls
-	var after atomic.Int64 // messages begun before the one of high
-	sent := make(chan int, 1)
+	var urgentIs atomic.Int64        // the urgent message is the n-th that is handled; 0 = not handled yet
+	begunAtSend := make(chan int, 1) // how many messages had begun when the urgent one became ready
 	r.serve(WorkerConfig{Queues: all, Strict: true, Concurrency: slots, Handler: func(ctx context.Context, m *Message) error {
 		n := got.add(m)
 		if m.Queue == all[0].Queue {
-			after.Store(int64(n))
+			urgentIs.Store(int64(n))
 			return nil
 		}
 		if n == 100 {
 			rigs["high"].Ready("urgent")
 			got.mu.Lock()
-			sent <- len(got.list)
+			begunAtSend <- len(got.list)
 			got.mu.Unlock()
 		}
 		loop.Sleep(ctx, time.Millisecond)
 		return nil
 	}})
-	redistest.Eventually(t, 20*time.Second, func() (bool, string) { return after.Load() > 0, "it was not handled" })
-	if behind := int(after.Load()) - <-sent; behind > 300 { // 100 ms at most: no machine handles 8 × 100 then
-		t.Errorf("%d of the other queue came before it", behind)
+	redistest.Eventually(t, 20*time.Second, func() (bool, string) {
+		return urgentIs.Load() > 0, "the urgent message was not handled"
+	})
+	// The look at the first queue may be late by shortBlock, 100 ms. In that time 8 slots handle at most 800 messages
+	// of 1 ms each, and on a real machine fewer than 300.
+	if behind := int(urgentIs.Load()) - <-begunAtSend; behind > 300 {
+		t.Errorf("%d messages of the other queue came before the urgent one", behind)
 	}
 }
 
-// While all have a backlog, each queue gets its share of deliveries; none starves.
+// While all queues have a backlog, each must get the share of the deliveries that its weight says, so that none
+// starves. A queue without a weight has the weight 1.
 func TestWeightsAreSharesOfDeliveries(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -172,8 +180,8 @@ func TestWeightsAreSharesOfDeliveries(t *testing.T) {
 	})
 }
 
-// A queue with a key of another type, or a deleted one, does not keep a worker from the others. Nor does it count as
-// one with a backlog, although it is the first.
+// A queue whose stream is a key of another type, or was deleted, must not keep a worker from its other queues. Nor may
+// such a queue count as one with a backlog: with strict order the queues behind it would never be read.
 func TestQueueThatFailsDoesNotStopOthers(t *testing.T) {
 	t.Parallel()
 	for _, strict := range []bool{true, false} {
@@ -204,7 +212,7 @@ func TestQueueThatFailsDoesNotStopOthers(t *testing.T) {
 			err := w.Ready()
 			return err != nil && strings.Contains(err.Error(), all[0].Queue), fmt.Sprint(err)
 		})
-		rigs["deleted"].Ready("again") // its group is created again
+		rigs["deleted"].Ready("again") // the worker creates the group again
 		redistest.Eventually(t, 20*time.Second, func() (bool, string) {
 			list := got.all()
 			return list[len(list)-1] == "deleted", fmt.Sprint(len(list))
@@ -215,7 +223,7 @@ func TestQueueThatFailsDoesNotStopOthers(t *testing.T) {
 	}
 }
 
-// Each queue has its own policy, and a stop leaves nothing pending in any of them.
+// A worker must follow the policy of each of its queues, and a stop must leave nothing pending in any of them.
 func TestQueuesOfAWorkerKeepTheirPolicies(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -242,8 +250,8 @@ func TestQueuesOfAWorkerKeepTheirPolicies(t *testing.T) {
 	}
 }
 
-// A stop in the middle of a backlog lets handlers finish, and releases the rest. The worker never holds more than the
-// slots, over all queues.
+// A stop in the middle of a backlog must let the running handlers finish, and release all other entries. Over all
+// queues together, the worker must never run more handlers than it has slots.
 func TestStopOfSeveralQueuesIsClean(t *testing.T) {
 	t.Parallel()
 	for _, strict := range []bool{true, false} {
@@ -270,8 +278,7 @@ func TestStopOfSeveralQueuesIsClean(t *testing.T) {
 		left := int64(0)
 		for name, one := range rigs {
 			redistest.Want(t, "pending of "+name, one.Pending("g"), 0)
-			info := one.Number("XLEN", one.Keys.Stream) + one.Number("ZCARD", one.Keys.Due)
-			left += info
+			left += one.Number("XLEN", one.Keys.Stream) + one.Number("ZCARD", one.Keys.Due)
 		}
 		redistest.Want(t, "done or left", done.Load()+left, 3*each)
 		if most := running.most.Load(); most > slots {
@@ -280,19 +287,20 @@ func TestStopOfSeveralQueuesIsClean(t *testing.T) {
 	}
 }
 
+// NewWorker must refuse contradictory or invalid settings of queues, before the worker starts.
 func TestQueuesOfAWorkerAreChecked(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
 	two := []WorkerQueue{{Queue: "a"}, {Queue: "b"}}
 	for what, change := range map[string]func(*WorkerConfig){
-		"queue and queues": func(c *WorkerConfig) { c.Queue, c.Queues = "a", two },
-		"none":             func(*WorkerConfig) {},
-		"strict alone":     func(c *WorkerConfig) { c.Queue, c.Strict = "a", true },
-		"twice":            func(c *WorkerConfig) { c.Queues = []WorkerQueue{{Queue: "a"}, {Queue: "a"}} },
-		"a bad name":       func(c *WorkerConfig) { c.Queues = []WorkerQueue{{Queue: "a{b}"}} },
-		"a weight below":   func(c *WorkerConfig) { c.Queues = []WorkerQueue{{Queue: "a", Weight: -1}} },
-		"a weight above":   func(c *WorkerConfig) { c.Queues = []WorkerQueue{{Queue: "a", Weight: 1001}} },
-		"strict weights":   func(c *WorkerConfig) { c.Strict, c.Queues = true, []WorkerQueue{{Queue: "a", Weight: 1}} },
+		"queue and queues":  func(c *WorkerConfig) { c.Queue, c.Queues = "a", two },
+		"no queue":          func(*WorkerConfig) {},
+		"strict, one queue": func(c *WorkerConfig) { c.Queue, c.Strict = "a", true },
+		"one queue twice":   func(c *WorkerConfig) { c.Queues = []WorkerQueue{{Queue: "a"}, {Queue: "a"}} },
+		"a bad name":        func(c *WorkerConfig) { c.Queues = []WorkerQueue{{Queue: "a{b}"}} },
+		"a weight below":    func(c *WorkerConfig) { c.Queues = []WorkerQueue{{Queue: "a", Weight: -1}} },
+		"a weight above":    func(c *WorkerConfig) { c.Queues = []WorkerQueue{{Queue: "a", Weight: 1001}} },
+		"strict weights":    func(c *WorkerConfig) { c.Strict, c.Queues = true, []WorkerQueue{{Queue: "a", Weight: 1}} },
 		"too many": func(c *WorkerConfig) {
 			for i := range MaxQueues + 1 {
 				c.Queues = append(c.Queues, WorkerQueue{Queue: fmt.Sprint("q", i)})
@@ -309,8 +317,9 @@ func TestQueuesOfAWorkerAreChecked(t *testing.T) {
 	}
 }
 
-// A hundred queues with one slot: each one is served.
+// A worker with the greatest number of queues (MaxQueues) and a single slot must serve each of the queues.
 func TestManyQueuesShareOneSlot(t *testing.T) {
+	redistest.Long(t)
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
 	var names []string
@@ -333,13 +342,14 @@ func TestManyQueuesShareOneSlot(t *testing.T) {
 	}
 }
 
-// The order alone: which claim gets free slots.
+// order.next must choose the claim that gets the free slots. Each case has two queues; whys says what each of them
+// claims slots for.
 func TestOrderOfQueues(t *testing.T) {
 	t.Parallel()
-	claims := func(lines []*line, whys ...need) (all []*claim) {
+	claims := func(shares []*queueShare, whys ...need) (all []*claim) {
 		for i, why := range whys {
 			if why >= 0 {
-				all = append(all, &claim{line: lines[i], why: why, most: 1, looked: new(uint64)})
+				all = append(all, &claim{share: shares[i], need: why, most: 1, lastLook: new(uint64)})
 			}
 		}
 		return all
@@ -348,51 +358,59 @@ func TestOrderOfQueues(t *testing.T) {
 	for _, c := range []struct {
 		what   string
 		strict bool
-		busy   []int
-		served []float64
+		busy   []int     // partitions with work, for each queue
+		served []float64 // deliveries so far, for each queue
 		whys   []need
-		want   int // index of the line; -1 = none
+		want   int // index of the queue; -1 = none of them may get slots now
 	}{
 		{"the first with work", true, []int{1, 1}, []float64{9, 0}, []need{needWork, needWork}, 0},
-		{"nobody while the first reads", true, []int{1, 1}, []float64{0, 0}, []need{none, needWork}, -1},
-		{"nobody looks behind one with work", true, []int{1, 0}, []float64{0, 0}, []need{none, needLook}, -1},
+		{"no queue while the first one reads", true, []int{1, 1}, []float64{0, 0}, []need{none, needWork}, -1},
+		{"no look at a queue behind one with work", true, []int{1, 0}, []float64{0, 0}, []need{none, needLook}, -1},
 		{"the first may look", true, []int{0, 1}, []float64{0, 0}, []need{needLook, needWork}, 0},
-		{"the second, when the first has none", true, []int{0, 1}, []float64{0, 0}, []need{none, needWork}, 1},
-		{"what is owned comes first", true, []int{1, 0}, []float64{0, 0}, []need{needWork, needOwned}, 1},
-		{"all look when none has work", true, []int{0, 0}, []float64{0, 0}, []need{none, needLook}, 1},
-		{"who was served less", false, []int{1, 1}, []float64{9, 0}, []need{needWork, needWork}, 1},
-		{"nobody while that one reads", false, []int{1, 1}, []float64{9, 0}, []need{needWork, none}, -1},
-		{"who looks", false, []int{1, 0}, []float64{0, 9}, []need{needWork, needLook}, 1},
-		{"what is owned, before who looks", false, []int{0, 1}, []float64{0, 0}, []need{needLook, needOwned}, 1},
+		{"the second, when the first has no work", true, []int{0, 1}, []float64{0, 0}, []need{none, needWork}, 1},
+		{"a claim for owned entries comes first", true, []int{1, 0}, []float64{0, 0}, []need{needWork, needOwned}, 1},
+		{"any queue may look when none has work", true, []int{0, 0}, []float64{0, 0}, []need{none, needLook}, 1},
+		{"weights: the queue that was served less", false, []int{1, 1}, []float64{9, 0}, []need{needWork, needWork}, 1},
+		{"weights: no other while the least served one reads", false, []int{1, 1}, []float64{9, 0},
+			[]need{needWork, none}, -1},
+		{"weights: a look before a read", false, []int{1, 0}, []float64{0, 9}, []need{needWork, needLook}, 1},
+		{"weights: a claim for owned entries before a look", false, []int{0, 1}, []float64{0, 0},
+			[]need{needLook, needOwned}, 1},
 	} {
 		o := &order{strict: c.strict}
 		for i := range c.busy {
-			o.lines = append(o.lines, &line{rank: i, weight: 1, busy: c.busy[i], served: c.served[i]})
+			o.queues = append(o.queues, &queueShare{rank: i, weight: 1, busy: c.busy[i], served: c.served[i]})
 		}
-		o.claims = claims(o.lines, c.whys...)
+		o.claims = claims(o.queues, c.whys...)
 		got := -1
 		if next := o.next(); next != nil {
-			got = next.line.rank
+			got = next.share.rank
 		}
 		redistest.Want(t, c.what, got, c.want)
 	}
 }
 
-// Over a slow connection the looks at empty queues follow each other without a gap. Regression: they took every free
-// slot, and the queue with a backlog was never read.
+// Over a slow connection the looks at empty queues follow each other without a gap. Regression: the looks took every
+// free slot, and the queue with a backlog was never read.
 func TestLooksDoNotStarveTheQueueWithABacklog(t *testing.T) {
 	t.Parallel()
 	for _, strict := range []bool{true, false} {
 		s := newSlots(1)
 		s.order = &order{strict: strict}
 		for rank := range 12 {
-			s.order.lines = append(s.order.lines, &line{rank: rank, weight: 1})
+			s.order.queues = append(s.order.queues, &queueShare{rank: rank, weight: 1})
 		}
-		busy := s.order.lines[11]
+		busy := s.order.queues[11]
 		busy.busy = 1
 		looked := make([]uint64, 11)
 		look := func(rank int) *claim {
-			return &claim{line: s.order.lines[rank], why: needLook, most: 1, looked: &looked[rank], got: make(chan int, 1)}
+			return &claim{
+				share:    s.order.queues[rank],
+				need:     needLook,
+				most:     1,
+				lastLook: &looked[rank],
+				granted:  make(chan int, 1),
+			}
 		}
 		s.mu.Lock()
 		var looks []*claim
@@ -400,13 +418,13 @@ func TestLooksDoNotStarveTheQueueWithABacklog(t *testing.T) {
 			looks = append(looks, look(rank))
 		}
 		s.order.claims = slices.Clone(looks)
-		work := &claim{line: busy, why: needWork, most: 1, got: make(chan int, 1)}
+		work := &claim{share: busy, need: needWork, most: 1, granted: make(chan int, 1)}
 		s.order.claims = append(s.order.claims, work)
 		n := 0
-		for ; n < 100 && len(work.got) == 0; n++ {
+		for ; n < 100 && len(work.granted) == 0; n++ {
 			s.grant()
 			for rank, c := range looks {
-				if len(c.got) > 0 { // it found nothing, and claims again at once
+				if len(c.granted) > 0 { // the look finds nothing, returns its slot, and claims again at once
 					looks[rank] = look(rank)
 					s.order.claims = append(s.order.claims, looks[rank])
 					s.free++
@@ -414,37 +432,38 @@ func TestLooksDoNotStarveTheQueueWithABacklog(t *testing.T) {
 			}
 		}
 		s.mu.Unlock()
+		// Each of the 11 empty queues may look once before the read.
 		redistest.Want(t, "grants until the queue with the backlog reads", n, 12)
 	}
 }
 
-// A queue without work does not save up its share for later.
+// A queue without work must not save up its share: when it has work again, it would take all slots for a long time.
 func TestShareIsNotSaved(t *testing.T) {
 	t.Parallel()
 	s := newSlots(0)
-	a, b := &line{weight: 1}, &line{rank: 1, weight: 1}
-	s.order = &order{lines: []*line{a, b}}
-	s.changed(a, 1, 0)
+	a, b := &queueShare{weight: 1}, &queueShare{rank: 1, weight: 1}
+	s.order = &order{queues: []*queueShare{a, b}}
+	s.updateShare(a, 1, 0)
 	for range 1000 {
 		s.put(1)
-		if n := s.takeInTurn(t.Context(), &claim{line: a, why: needWork, most: 1, got: make(chan int, 1)}); n != 1 {
+		if n := s.take(t.Context(), &claim{share: a, need: needWork, most: 1}); n != 1 {
 			t.Fatal(n)
 		}
-		s.changed(a, 0, 1)
+		s.updateShare(a, 0, 1)
 	}
-	s.changed(b, 1, 0)
-	if b.served < 998 {
-		t.Errorf("it begins with %v, the other has %v", b.served, a.served)
+	s.updateShare(b, 1, 0)
+	if b.served < 998 { // nearly as much as a, which was served 1000 times
+		t.Errorf("b begins with a share of %v, a has %v", b.served, a.served)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if n := s.takeInTurn(ctx, &claim{line: a, most: 1, got: make(chan int, 1)}); n != 0 || len(s.order.claims) != 0 {
+	if n := s.take(ctx, &claim{share: a, most: 1}); n != 0 || len(s.order.claims) != 0 {
 		t.Errorf("%d, and %d claims are left", n, len(s.order.claims))
 	}
 }
 
-// A queue whose deliveries cannot be settled keeps no slots from the others. Regression: the slots of its deliveries
-// stayed taken until they were settled, so a queue with a key of another type stopped every queue of the worker.
+// A queue whose deliveries cannot be settled must not keep slots from the other queues. Regression: a slot stayed taken
+// until its delivery was settled. So one queue with a key of another type stopped all queues of the worker.
 func TestAQueueThatCannotBeSettledKeepsNoSlots(t *testing.T) {
 	t.Parallel()
 	for _, strict := range []bool{true, false} {
@@ -489,16 +508,17 @@ func TestAQueueThatCannotBeSettledKeepsNoSlots(t *testing.T) {
 			return count("bad") == each && w.Stats().Retried == each, fmt.Sprintf("%d, %+v", count("bad"), w.Stats())
 		})
 		redistest.Want(t, "stop", stop(), nil)
-		w.slots.mu.Lock()
-		redistest.Want(t, "free slots", w.slots.free, slots)
-		w.slots.mu.Unlock()
+		w.pool.slots.mu.Lock()
+		redistest.Want(t, "free slots", w.pool.slots.free, slots)
+		w.pool.slots.mu.Unlock()
 	}
 }
 
-// A partition whose settlements failed reads nothing until all its waiting deliveries are settled. Regression: after
-// one settled batch it read with all slots again. On a connection that failed now and then the worker held more and
-// more.
+// A partition whose settlements failed must read nothing until all its waiting deliveries are settled. Regression:
+// after one settled batch it read with all slots again. On a connection that failed now and then, the worker held more
+// and more entries.
 func TestAPartitionReadsWhenAllOfItIsSettled(t *testing.T) {
+	redistest.Long(t)
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
 	const slots = settleBatch + 100
@@ -510,7 +530,7 @@ func TestAPartitionReadsWhenAllOfItIsSettled(t *testing.T) {
 		returned.Add(1)
 		return nil
 	}})
-	tries := func(n int64) {
+	waitForRefusals := func(n int64) {
 		t.Helper()
 		before := client.refused.Load()
 		redistest.Eventually(t, 60*time.Second, func() (bool, string) {
@@ -518,20 +538,20 @@ func TestAPartitionReadsWhenAllOfItIsSettled(t *testing.T) {
 		})
 	}
 	redistest.Eventually(t, 60*time.Second, func() (bool, string) {
-		return w.served[0].settle.without.Load() == slots, fmt.Sprint(returned.Load(), " handlers have returned")
+		return firstPartition(w).slotless.Load() == slots, fmt.Sprint(returned.Load(), " handlers have returned")
 	})
-	tries(1)
+	waitForRefusals(1)
 	client.hangs.Store(true)
-	client.allowed.Store(1)
+	client.allowed.Store(1) // one batch is settled
 	redistest.Eventually(t, 60*time.Second, func() (bool, string) {
 		return w.Stats().Acknowledged > 0, fmt.Sprintf("%+v", w.Stats())
 	})
-	tries(1) // the next call hangs for its whole time limit
+	waitForRefusals(1) // the next call hangs for its whole time limit: time enough for a read, if there were one
 	client.hangs.Store(false)
 	if s := w.Stats(); s.Acknowledged >= slots || s.Delivered != slots {
 		t.Errorf("%d of %d messages are settled, and %d were read", s.Acknowledged, slots, s.Delivered)
 	}
-	client.allowed.Store(1_000_000)
+	client.allowed.Store(1_000_000) // all
 	redistest.Eventually(t, 60*time.Second, func() (bool, string) {
 		return w.Stats().Acknowledged == 3*slots, fmt.Sprintf("%+v", w.Stats())
 	})
@@ -543,12 +563,12 @@ func shaOfAck() string {
 	return hex.EncodeToString(sum[:])
 }
 
-// gatedClient refuses a script that is called with a certain key, except for some calls.
+// gatedClient refuses calls of the script (by SHA-1) with the key, except for the next `allowed` calls.
 type gatedClient struct {
 	rueidis.Client
 	key, script      string
 	allowed, refused atomic.Int64
-	hangs            atomic.Bool // before it refuses, until the call's time limit
+	hangs            atomic.Bool // a call is refused only when its time limit is over
 }
 
 func (c *gatedClient) Do(ctx context.Context, command rueidis.Completed) rueidis.RedisResult {

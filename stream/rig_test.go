@@ -38,3 +38,6 @@ func (r *rig) start(cfg WorkerConfig) (w *Worker, stop func() error) {
 	r.T.Cleanup(func() { stop() })
 	return w, stop
 }
+
+// firstPartition returns the worker of partition 0 of a worker's first queue.
+func firstPartition(w *Worker) *partitionWorker { return w.queues[0].opened()[0] }

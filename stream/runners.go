@@ -2,8 +2,8 @@ package stream
 
 import "sync"
 
-// runners call handlers, each on a goroutine of its own while it runs. A goroutine that has finished takes the next
-// waiting delivery. A new one starts only when all others are in a handler. Quick handlers share a few goroutines.
+// runners call handlers, each on a goroutine of its own while it runs. A goroutine whose handler has returned takes the
+// next waiting delivery. A new goroutine starts only when all others are in a handler, so quick handlers share a few.
 type runners struct {
 	handle func(*delivery)
 
@@ -19,11 +19,11 @@ func (r *runners) start(ds []*delivery) {
 	r.mu.Lock()
 	r.waiting = append(r.waiting, ds...)
 	r.mu.Unlock()
-	r.another()
+	r.startIfNeeded()
 }
 
-// another starts a goroutine if one is needed, unless a new one has not taken a delivery yet.
-func (r *runners) another() {
+// startIfNeeded starts a goroutine if deliveries wait, unless a new goroutine has not taken a delivery yet.
+func (r *runners) startIfNeeded() {
 	r.mu.Lock()
 	needed := len(r.waiting) > 0 && !r.starting
 	r.starting = r.starting || needed
@@ -34,7 +34,7 @@ func (r *runners) another() {
 }
 
 func (r *runners) run() {
-	defer r.another() // a handler may end its goroutine
+	defer r.startIfNeeded() // deferred, because a handler may end its goroutine with runtime.Goexit
 	for first := true; ; first = false {
 		d, more := r.next(first)
 		if d == nil {

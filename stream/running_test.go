@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/internal/policy"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -26,14 +27,14 @@ func (r *rig) cancelRunning(ids ...string) (found []lua.FoundEntry) {
 	}
 }
 
-// A handler hears within five seconds that its message was cancelled, however long the visibility timeout is. Whatever
-// it then returns, the message is done, and only then the next message of its key is released.
+// A handler must learn within five seconds that its message was cancelled, however long the visibility timeout is.
+// Whatever the handler then returns, the message is done. Only then the next message of its ordering key is released.
 func TestCancelReachesARunningHandler(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		t.Parallel()
 		r := newRig(t, s)
-		r.Policy(map[string]string{SettingVisibility: "30000"})
+		r.Policy(map[string]string{policy.SettingVisibility: "30000"})
 		returns := map[string]error{"nil": nil, "an error": errors.New("no"), "the cause": ErrCancelled, "dead": DeadLetter(nil),
 			"later": Snooze(0), "back": Release(nil)}
 		began, causes, settled := make(chan string, 20), make(chan error, 20), make(chan string, 20)
@@ -78,7 +79,7 @@ func TestCancelReachesARunningHandler(t *testing.T) {
 			}
 		}
 		if took := time.Since(asked); took > 5*time.Second {
-			t.Errorf("handlers heard of it after %s", took)
+			t.Errorf("handlers learned of the cancellation after %s", took)
 		}
 		for range all {
 			var id string
@@ -89,13 +90,14 @@ func TestCancelReachesARunningHandler(t *testing.T) {
 		}
 		redistest.Want(t, "stats", w.Stats().Cancelled, uint64(len(all)))
 		r.DrainAll()
-		redistest.Want(t, "the next of the key", <-began, "next")
+		redistest.Want(t, "the next of the ordering key", <-began, "next")
 		redistest.Want(t, "settled", <-settled, "next acknowledged")
 		wantNothing(r)
 	})
 }
 
-// If a handler returned nil before its worker heard of the cancellation, that counts; an error ends the message.
+// If a handler returns nil before its worker learns of the cancellation, the message is acknowledged. If the handler
+// returns an error, the message is cancelled, and gets no retry.
 func TestHandlerThatReturnsBeforeItHears(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -123,7 +125,7 @@ func TestHandlerThatReturnsBeforeItHears(t *testing.T) {
 	wantNothing(r)
 }
 
-// wantNothing fails the test unless nothing of any message is left.
+// wantNothing waits until nothing of any message is left: no retry, no entry, no dead letter and no turn.
 func wantNothing(r *rig) {
 	r.T.Helper()
 	redistest.Eventually(r.T, 10*time.Second, func() (bool, string) {

@@ -1,12 +1,9 @@
 package stream
 
 import (
-	"cmp"
 	"context"
-	"log/slog"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/duestream/duestream/internal/loop"
@@ -15,371 +12,255 @@ import (
 )
 
 const (
-	settleBatch = 200
-	failBatch   = 100 // a failure costs the server ten times as much as an acknowledgement
-	settleBytes = 512 << 10
+	settleBatch = 200       // acknowledgements per call
+	failBatch   = 100       // failures per call; a failure costs the server ten times as much as an acknowledgement
+	settleBytes = 512 << 10 // bytes of entries per call
 
-	// settleEvery is the longest wait of a few acknowledgements for more, after a call was just sent, so that at 1,000
-	// messages a second each call takes several. A single acknowledgement after a pause does not wait, and none waits
-	// while a slot is wanted.
+	// settleEvery is the shortest time between two calls while only a few acknowledgements wait, so that at 1,000
+	// messages a second each call takes several acknowledgements. A single acknowledgement after a pause does not wait,
+	// and none waits while a slot is wanted.
 	settleEvery = 5 * time.Millisecond
 
-	releaseBatch = 20 // of entries whose size nobody knows: the script holds all of them at once
+	// sameMaster is the time after a read within which this worker cannot yet be connected to another master.
+	sameMaster = 100 * time.Millisecond
+
+	// settling names the state of settlements in the worker's reports, apart from that of reads, because reads may work
+	// while settlements fail.
+	settling = "settling"
 )
 
-// settler takes entries out of the pending list. While a call is in flight, further settlements queue up; the next call
-// takes them together. A failed call is repeated until it succeeds or the worker is stopped for good: every script is
-// harmless when run twice.
-type settler struct {
-	w    *partitionWorker
-	wake chan struct{}
-	last time.Time // beginning of the last call; used by run only
+// unsettled holds the deliveries that wait for their settlement. While a call is in flight, further ones queue up; the
+// next call takes them together.
+type unsettled struct {
+	added chan struct{} // poked
 
-	passes pulse
-
-	failing atomic.Bool  // the partition does not read: after a failed call, until without is zero
-	without atomic.Int64 // unsettled deliveries whose slots were freed
-
-	mu    sync.Mutex
-	acks  []*delivery
-	fails []failedDelivery
-	ended bool // nothing is settled any more
+	mu     sync.Mutex
+	acks   []*delivery
+	fails  []*delivery // deliveries with a failure
+	closed bool        // whether further deliveries are refused
 }
 
-type failedDelivery struct {
-	d *delivery
-	f lua.Failure
-}
-
-func (s *settler) ack(d *delivery) {
-	s.mu.Lock()
-	s.acks = append(s.acks, d)
-	s.mu.Unlock()
-	s.added()
-}
-
-func (s *settler) fail(d *delivery, f lua.Failure) {
-	s.mu.Lock()
-	s.fails = append(s.fails, failedDelivery{d, f})
-	s.mu.Unlock()
-	s.added()
-}
-
-// added starts the settlement of an added delivery. After a hard stop the delivery is given up, because nothing is
-// settled any more.
-func (s *settler) added() {
-	s.mu.Lock()
-	ended := s.ended
-	s.mu.Unlock()
-	if ended {
-		s.giveUp()
-		return
-	}
-	s.poke()
-}
-
-// giveUp reports Unknown for all waiting deliveries: they stay pending, or leave releases them.
-func (s *settler) giveUp() {
-	s.mu.Lock()
-	left := s.acks
-	for _, f := range s.fails {
-		left = append(left, f.d)
-	}
-	s.acks, s.fails, s.ended = nil, nil, true
-	s.mu.Unlock()
-	if len(left) == 0 {
-		return
-	}
-	tally := s.w.newTally()
-	for _, d := range left {
-		s.w.settled(d, Unknown, true, tally)
-	}
-	s.w.tellSettled(tally)
-	s.w.drop(left...)
-}
-
-func (s *settler) poke() {
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
-}
-
-func (s *settler) run(ctx context.Context) {
-	defer s.giveUp()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-s.wake:
-		}
-		s.gather(ctx)
-		for s.pass(ctx) {
-			s.gather(ctx)
-		}
-	}
-}
-
-// gather waits until settleEvery has passed since the last call, or until there is a reason to settle at once.
-func (s *settler) gather(ctx context.Context) {
-	for !s.pressing() {
-		wait := settleEvery - time.Since(s.last)
-		if wait <= 0 || !loop.SleepUntil(ctx, wait, s.wake) {
-			return
-		}
-	}
-}
-
-// pressing reports whether waiting for more would withhold slots from messages, or gain nothing.
-func (s *settler) pressing() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	many := max(1, s.w.cfg.Concurrency/(4*max(1, int(s.w.worker.parts.Load()))))
-	return len(s.fails) > 0 || len(s.acks) == 0 || len(s.acks) >= many || s.w.slots.wanted()
-}
-
-// pass settles one batch of each kind. It returns false if nothing was waiting.
-func (s *settler) pass(ctx context.Context) bool {
-	s.mu.Lock()
-	waiting := len(s.acks) + len(s.fails)
-	s.mu.Unlock()
-	if waiting == 0 {
+// add adds a delivery. It returns false after close.
+func (u *unsettled) add(d *delivery) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	switch {
+	case u.closed:
 		return false
+	case d.failure == nil:
+		u.acks = append(u.acks, d)
+	default:
+		u.fails = append(u.fails, d)
 	}
-	s.last = time.Now()
-	s.passes.begin()
-	s.settleAcks(ctx, s.nextAcks())
-	s.passes.step()
-	s.settleFails(ctx, s.nextFails())
-	s.passes.end()
-	s.resume()
-	return ctx.Err() == nil
+	loop.Poke(u.added)
+	return true
 }
 
-func (s *settler) nextAcks() []*delivery {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now := time.Now()
-	return cutBatch(&s.acks, settleBatch, func(d *delivery) int {
-		if s.w.heldAt(d, now).ID == "" {
-			return 0
-		}
-		return len(d.msg.Payload) // the script reads the entry to compare the ID
-	})
+// count returns the number of waiting deliveries of both kinds.
+func (u *unsettled) count() (acks, fails int) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return len(u.acks), len(u.fails)
 }
 
-func (s *settler) nextFails() []failedDelivery {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return cutBatch(&s.fails, failBatch, func(f failedDelivery) int { return len(f.d.msg.Payload) })
+// takeAcks takes a batch of deliveries to acknowledge. size returns the bytes that a delivery costs the script.
+func (u *unsettled) takeAcks(size func(*delivery) int) []*delivery {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return cutBatch(&u.acks, settleBatch, size)
 }
 
-// cutBatch cuts at most n items off the front of a list, and at most settleBytes, but at least one.
-func cutBatch[T any](list *[]T, n int, size func(T) int) []T {
+// takeFails takes a batch of deliveries with a failure.
+func (u *unsettled) takeFails() []*delivery {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return cutBatch(&u.fails, failBatch, func(d *delivery) int { return len(d.msg.Payload) })
+}
+
+// cutBatch cuts at most n deliveries off the front of a list, and at most settleBytes, but at least one.
+func cutBatch(list *[]*delivery, n int, size func(*delivery) int) []*delivery {
 	bytes, i := 0, 0
 	for i < len(*list) && i < n && (i == 0 || bytes+size((*list)[i]) <= settleBytes) {
 		bytes += size((*list)[i])
 		i++
 	}
-	out := (*list)[:i:i]
+	batch := (*list)[:i:i]
 	*list = (*list)[i:]
 	if len(*list) == 0 {
 		*list = nil
 	}
-	return out
+	return batch
 }
 
-func (s *settler) settleAcks(ctx context.Context, batch []*delivery) {
-	w := s.w
+// waiting returns all waiting deliveries.
+func (u *unsettled) waiting() []*delivery {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return slices.Concat(u.acks, u.fails)
+}
+
+// close takes all waiting deliveries, and refuses further ones.
+func (u *unsettled) close() []*delivery {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	left := slices.Concat(u.acks, u.fails)
+	u.acks, u.fails, u.closed = nil, nil, true
+	return left
+}
+
+// settle gives a delivery to settleLoop. Without a failure settleLoop acknowledges the delivery; with a failure it
+// settles the delivery by the action of the failure. After a hard stop nothing is settled any more, and settle gives
+// the delivery up.
+func (p *partitionWorker) settle(d *delivery, failure *lua.Failure) {
+	d.failure = failure
+	if !p.unsettled.add(d) {
+		p.giveUp(d)
+	}
+}
+
+// giveUp reports Unknown for deliveries. Their entries stay pending until leave releases them or they are reclaimed.
+func (p *partitionWorker) giveUp(all ...*delivery) {
+	for _, d := range all {
+		d.settlement = Unknown
+	}
+	p.settled(all, true)
+}
+
+// settleLoop takes entries out of the pending list until ctx ends. A failed call is repeated until it succeeds: every
+// script is harmless when run twice.
+func (p *partitionWorker) settleLoop(ctx context.Context) {
+	defer func() { p.giveUp(p.unsettled.close()...) }()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.unsettled.added:
+		}
+		p.gather(ctx)
+		for p.settlePass(ctx) {
+			p.gather(ctx)
+		}
+	}
+}
+
+// gather waits until settleEvery has passed since the last call, or until there is a reason to settle at once.
+func (p *partitionWorker) gather(ctx context.Context) {
+	for !p.mustSettle() {
+		wait := settleEvery - time.Since(p.lastSettled)
+		if wait <= 0 || !loop.SleepUntil(ctx, wait, p.unsettled.added) {
+			return
+		}
+	}
+}
+
+// mustSettle reports whether the next call must not wait for more deliveries, because a wait would withhold slots from
+// messages, or would gain nothing.
+func (p *partitionWorker) mustSettle() bool {
+	acks, fails := p.unsettled.count()
+	partitions := max(1, int(p.pool.partitions.Load()))
+	many := max(1, p.cfg.Concurrency/(4*partitions))
+	return fails > 0 || acks == 0 || acks >= many || p.pool.slots.wanted()
+}
+
+// settlePass settles one batch of each kind. It returns false if nothing was waiting.
+func (p *partitionWorker) settlePass(ctx context.Context) bool {
+	if acks, fails := p.unsettled.count(); acks+fails == 0 {
+		return false
+	}
+	p.lastSettled = time.Now()
+	p.settles.begin()
+	p.settleAcks(ctx, p.unsettled.takeAcks(p.comparedBytes))
+	p.settles.step()
+	p.settleFails(ctx, p.unsettled.takeFails())
+	p.settles.end()
+	p.resume()
+	return ctx.Err() == nil
+}
+
+// comparedBytes returns how many bytes of an entry the script ack reads to compare the message ID.
+func (p *partitionWorker) comparedBytes(d *delivery) int {
+	if p.heldAt(d, p.lastSettled).ID == "" {
+		return 0
+	}
+	return len(d.msg.Payload)
+}
+
+// heldAt names the entry for a settlement at the time now. If there may have been a failover since the read, it adds
+// the message ID, because the new master may have given the entry ID to another message. The age of the read counts,
+// too, because an idle worker does not notice that its connection broke.
+func (p *partitionWorker) heldAt(d *delivery, now time.Time) lua.Held {
+	if d.breaks == p.breaks.Load() && now.Sub(d.read) < sameMaster {
+		return lua.Held{Entry: d.msg.EntryID, Key: d.msg.Extra[lua.FieldKey]}
+	}
+	return lua.Held{Entry: d.msg.EntryID, ID: d.msg.ID, Key: d.msg.Extra[lua.FieldKey]}
+}
+
+func (p *partitionWorker) settleAcks(ctx context.Context, batch []*delivery) {
 	if len(batch) == 0 {
 		return
 	}
 	var won []bool
-	certain, err := w.insist(ctx, batch, func(ctx context.Context) (err error) {
+	certain, err := p.insist(ctx, batch, func(ctx context.Context) (err error) {
 		held, now := make([]lua.Held, len(batch)), time.Now()
 		for i, d := range batch {
-			held[i] = w.heldAt(d, now)
+			held[i] = p.heldAt(d, now)
 		}
-		won, err = lua.Ack(ctx, w.cfg.Client, w.keys, w.cfg.Group, held)
+		won, err = lua.Ack(ctx, p.cfg.Client, p.keys, p.cfg.Group, held)
 		return err
 	})
-	tally := w.newTally()
 	for i, d := range batch {
-		settlement := Acknowledged
 		switch {
 		case err != nil: // the worker was stopped for good: the reclaimer takes the entry
-			settlement = Unknown
+			d.settlement = Unknown
 		case d.foreign():
-			settlement = Skipped
-			w.skipped.Add(1)
+			d.settlement = Skipped
 		case won[i]:
-			w.acknowledged.Add(1)
+			d.settlement = Acknowledged
 		default:
-			settlement = Lost
-			w.lost.Add(1)
-			w.note(slog.LevelInfo, "acknowledged too late: the message may be delivered again", d)
+			d.settlement = Lost
 		}
-		w.settled(d, settlement, certain, tally)
+		p.count(d)
 	}
-	w.told(observe.Acking, len(batch))
-	w.tellSettled(tally)
-	w.drop(batch...)
+	p.report(observe.Acking, len(batch))
+	p.settled(batch, certain)
 }
 
-func (s *settler) settleFails(ctx context.Context, batch []failedDelivery) {
-	w := s.w
+func (p *partitionWorker) settleFails(ctx context.Context, batch []*delivery) {
 	if len(batch) == 0 {
 		return
 	}
 	var outcomes []lua.Outcome
 	var attempts lua.Attempts
-	deliveries := make([]*delivery, len(batch))
-	for i, one := range batch {
-		deliveries[i] = one.d
-	}
-	certain, err := w.insist(ctx, deliveries, func(ctx context.Context) (err error) {
+	certain, err := p.insist(ctx, batch, func(ctx context.Context) (err error) {
 		failures, now := make([]lua.Failure, len(batch)), time.Now()
-		for i, one := range batch {
-			failures[i] = one.f
-			failures[i].Held = w.heldAt(one.d, now)
+		for i, d := range batch {
+			failures[i] = *d.failure
+			failures[i].Held = p.heldAt(d, now)
 		}
-		attempts = w.policy.Load().Attempts()
-		outcomes, err = lua.Retry(ctx, w.cfg.Client, w.keys, w.cfg.Group, attempts, failures)
+		attempts = p.policy.Load().Attempts()
+		outcomes, err = lua.Retry(ctx, p.cfg.Client, p.keys, p.cfg.Group, attempts, failures)
 		return err
 	})
-	tally := w.newTally()
-	for i, one := range batch {
-		settlement := Unknown
-		if err == nil {
-			if outcomes[i] == lua.Dead && tooOld(one, attempts) {
-				one.f.Reason = lua.ReasonRetryFor
-			}
-			w.count(one.d, one.f, outcomes[i])
-			settlement = SettlementOf(outcomes[i])
-			if outcomes[i] == lua.Retried && w.cfg.Retried != nil {
-				w.cfg.Retried(one.d.settledMessage(), delayOf(one, attempts), one.f.Error)
-			}
+	for i, d := range batch {
+		if err != nil {
+			d.settlement = Unknown
+			continue
 		}
-		if tally != nil {
-			tally.failure = &one.f
+		d.settlement = SettlementOf(outcomes[i])
+		if d.settlement == Dead && d.hadAttemptsLeft(attempts) {
+			d.failure.Reason = lua.ReasonRetryFor
 		}
-		w.settled(one.d, settlement, certain, tally)
-	}
-	w.told(observe.Failing, len(batch))
-	w.tellSettled(tally)
-	w.drop(deliveries...)
-}
-
-// delayOf returns the delay between a message's failure and its next delivery.
-func delayOf(one failedDelivery, attempts lua.Attempts) time.Duration {
-	if one.f.Delay >= 0 || len(attempts.Delays) == 0 {
-		return max(0, one.f.Delay)
-	}
-	if own := lua.Delays(one.d.msg.Extra[lua.FieldRetryDelays]).List(); own != nil {
-		return own[min(max(1, one.d.msg.Attempt), len(own))-1]
-	}
-	return attempts.Delays[min(max(1, one.d.msg.Attempt), len(attempts.Delays))-1]
-}
-
-// tooOld reports whether a failed message that became a dead letter had attempts left.
-func tooOld(one failedDelivery, attempts lua.Attempts) bool {
-	return one.f.Action == lua.ActionRetry && one.d.msg.Attempt < cmp.Or(one.d.msg.MaxAttempts, attempts.Max)
-}
-
-func (p *partitionWorker) count(d *delivery, f lua.Failure, outcome lua.Outcome) {
-	failed := slog.String("error", f.Error)
-	switch outcome {
-	case lua.Retried:
-		p.retried.Add(1)
-		p.note(slog.LevelDebug, "failed: will be delivered again", d, failed)
-	case lua.Dead:
-		p.dead.Add(1)
-		p.note(slog.LevelWarn, "dead-lettered", d, failed)
-	case lua.Released:
-		p.released.Add(1)
-	case lua.Snoozed:
-		p.snoozed.Add(1)
-	case lua.Skipped:
-		p.skipped.Add(1)
-	case lua.CancelledOut:
-		p.cancelled.Add(1)
-	case lua.Stuck:
-		p.note(slog.LevelError, "the stream of dead letters refused an entry: it stays pending", d, failed)
-	default:
-		p.lost.Add(1)
-		p.note(slog.LevelInfo, "failed too late: the message is being delivered again already", d, failed)
-	}
-}
-
-// note logs a line about a delivery. Of many lines with the same text it writes only some, and counts the others.
-func (p *partitionWorker) note(level slog.Level, text string, d *delivery, more ...slog.Attr) {
-	if !p.log.Enabled(context.Background(), level) {
-		return
-	}
-	p.worker.floods.Log(p.log, level, text, append([]slog.Attr{slog.String("id", d.msg.ID), slog.String("entry", d.msg.EntryID),
-		slog.Int("attempt", d.msg.Attempt)}, more...)...)
-}
-
-// drop ends deliveries: it cancels their contexts, removes them from the held ones and frees their slots.
-func (p *partitionWorker) drop(ds ...*delivery) {
-	slots, without := 0, int64(0)
-	for _, d := range ds {
-		d.cancel(nil)
-		if d.hasSlot() {
-			slots++
-		}
-		if d.slotReturned {
-			without++
+		p.count(d)
+		if d.settlement == Retried && p.cfg.Retried != nil {
+			p.cfg.Retried(d.settledMessage(), d.retryDelay(attempts), d.failure.Error)
 		}
 	}
-	p.settle.without.Add(-without)
-	p.held.remove(ds)
-	p.slots.put(slots)
+	p.report(observe.Failing, len(batch))
+	p.settled(batch, certain)
 }
 
-// settling is the part of the worker's reported state that settlements have: reads may work while settlements fail.
-const settling = "settling"
-
-// hasSlot reports whether the delivery keeps a slot until it is settled.
-func (d *delivery) hasSlot() bool {
-	return !d.foreign() && !d.handling.keepsSlot && !d.slotReturned
-}
-
-// returnSlots frees the slots of a batch that could not be settled, and of all deliveries that wait behind it: other
-// partitions can use them. The handlers of these deliveries have ended. The partition reads nothing until all of them
-// are settled. A read may be under way, so the partition never holds more than twice as many messages as there are
-// slots. The only partition of a worker keeps its slots.
-func (s *settler) returnSlots(batch []*delivery) {
-	if s.w.worker.parts.Load() == 1 {
-		return
-	}
-	s.failing.Store(true)
-	s.mu.Lock()
-	waiting := slices.Concat(batch, s.acks)
-	for _, f := range s.fails {
-		waiting = append(waiting, f.d)
-	}
-	s.mu.Unlock()
-	slots := 0
-	for _, d := range waiting {
-		if d.hasSlot() {
-			d.slotReturned = true
-			slots++
-		}
-	}
-	s.without.Add(int64(slots))
-	s.w.slots.put(slots)
-}
-
-// resume lets the partition read again when every delivery whose slot was freed is settled.
-func (s *settler) resume() {
-	if s.without.Load() == 0 && s.failing.Swap(false) {
-		loop.Poke(s.w.resumed)
-	}
-}
-
-// insist repeats a call that settles a batch until it succeeds, with backoff. It fails only if ctx ends. certain: the
-// server executed none of the failed tries.
+// insist repeats a call that settles a batch until it succeeds, with backoff. It fails only if ctx ends. certain is
+// true if the server executed none of the failed tries.
 func (p *partitionWorker) insist(
 	ctx context.Context, batch []*delivery, call func(context.Context) error,
 ) (certain bool, err error) {
@@ -396,12 +277,39 @@ func (p *partitionWorker) insist(
 		if ctx.Err() != nil {
 			return certain, ctx.Err()
 		}
-		p.broken.Add(1)
-		p.settle.passes.step()
+		p.breaks.Add(1)
+		p.settles.step()
 		p.state.ReportPart(settling, err)
-		p.settle.returnSlots(batch)
+		p.returnSlots(batch)
 		if !loop.Sleep(ctx, wait.NextBackOff()) {
 			return certain, ctx.Err()
 		}
+	}
+}
+
+// returnSlots frees the slots of a batch that could not be settled, and of all deliveries that wait behind it, so that
+// other partitions can use the slots. The handlers of these deliveries have ended. The partition reads nothing until
+// all of them are settled. A read may be under way, so the partition never holds more than twice as many messages as
+// there are slots. The only partition of a worker keeps its slots.
+func (p *partitionWorker) returnSlots(batch []*delivery) {
+	if p.pool.partitions.Load() == 1 {
+		return
+	}
+	p.settleFailing.Store(true)
+	slots := 0
+	for _, d := range slices.Concat(batch, p.unsettled.waiting()) {
+		if d.hasSlot() {
+			d.slotReturned = true
+			slots++
+		}
+	}
+	p.slotless.Add(int64(slots))
+	p.pool.slots.put(slots)
+}
+
+// resume lets the partition read again when every delivery whose slot was freed is settled.
+func (p *partitionWorker) resume() {
+	if p.slotless.Load() == 0 && p.settleFailing.Swap(false) {
+		loop.Poke(p.resumed)
 	}
 }

@@ -9,13 +9,13 @@ import (
 
 // slots bounds the number of messages that a worker holds at once. Safe for concurrent use, by any number of readers.
 type slots struct {
-	wants func() // called when a reader waits and no slot is free; may be nil
+	wants func() // called when a reader begins to wait and no slot is free; may be nil
 
 	mu      sync.Mutex
 	free    int
 	waiting int
-	freed   chan struct{} // poked while some are free
-	order   *order        // nil: first come, first served
+	freed   chan struct{} // poked while slots are free
+	order   *order        // nil: readers are served first come, first served
 }
 
 func newSlots(n int) *slots {
@@ -24,8 +24,12 @@ func newSlots(n int) *slots {
 	return s
 }
 
-// take waits for one free slot, and takes all free ones, but no more than most; zero if ctx ended.
-func (s *slots) take(ctx context.Context, most int) int {
+// take waits for one free slot, and takes all free slots, but no more than claim.most. It returns the number of slots,
+// or zero if ctx ended. In a worker with several queues it also waits until it is the claim's turn.
+func (s *slots) take(ctx context.Context, c *claim) int {
+	if s.order != nil {
+		return s.takeInOrder(ctx, c)
+	}
 	s.mu.Lock()
 	s.waiting++
 	none := s.free == 0
@@ -45,7 +49,7 @@ func (s *slots) take(ctx context.Context, most int) int {
 		case <-s.freed:
 		}
 		s.mu.Lock()
-		n := min(s.free, most)
+		n := min(s.free, c.most)
 		s.free -= n
 		left := s.free > 0
 		s.mu.Unlock()
@@ -65,6 +69,7 @@ func (s *slots) wanted() bool {
 	return s.waiting > 0 && s.free == 0
 }
 
+// put returns n slots.
 func (s *slots) put(n int) {
 	if n <= 0 {
 		return

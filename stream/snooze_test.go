@@ -7,14 +7,16 @@ import (
 	"time"
 
 	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/internal/policy"
 	"github.com/duestream/duestream/lua"
 )
 
-// A handler that comes too early postpones its message without using an attempt, until it did so too often.
+// With Snooze a handler postpones its message without using an attempt. After MaxSnoozes (here 2) the next snooze must
+// make the message a dead letter. Message "m" is done at its third delivery, and "n" snoozes a third time.
 func TestSnoozedMessageIsDeliveredAgainWithTheSameAttempt(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
-	r.Policy(map[string]string{SettingMaxAttempts: "1", SettingMaxSnoozes: "2"})
+	r.Policy(map[string]string{policy.SettingMaxAttempts: "1", policy.SettingMaxSnoozes: "2"})
 	told := make(chan string, 10)
 	w, _ := r.start(WorkerConfig{
 		Handler: func(_ context.Context, m *Message) error {
@@ -31,6 +33,7 @@ func TestSnoozedMessageIsDeliveredAgainWithTheSameAttempt(t *testing.T) {
 	for _, id := range []string{"m", "n"} {
 		r.Ready(id)
 		last := map[string]string{"m": " 1 2 acknowledged", "n": " 1 2 dead"}[id]
+		// Each text is attempt, earlier snoozes (none at first), settlement.
 		for _, want := range []string{" 1  snoozed", " 1 1 snoozed", last} {
 			redistest.Want(t, "settlement", <-told, id+want)
 			r.DrainAll()

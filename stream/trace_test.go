@@ -9,8 +9,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// The trace that a handler sets for its attempt is passed to the next attempt, also if it panicked or released the
-// message.
+// The trace that a handler sets for its attempt must be passed to the next attempt, also if the handler panicked or
+// released the message. A trace that does not parse is ignored: the last good one stays.
 func TestAttemptIsToldTheTraceOfTheLastOne(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -37,7 +37,7 @@ func TestAttemptIsToldTheTraceOfTheLastOne(t *testing.T) {
 		return RetryAfter(0, errors.New("no"))
 	}})
 	r.Ready("m")
-	redistest.Want(t, "first", <-told, "")
+	redistest.Want(t, "trace of the first delivery", <-told, "")
 	for i, want := range []string{traces[0], traces[1], traces[2], traces[2], traces[2]} {
 		for len(told) == 0 && t.Context().Err() == nil { // wait until the retry is scheduled
 			r.DrainAll()

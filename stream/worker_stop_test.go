@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -14,9 +16,12 @@ import (
 
 	"github.com/duestream/duestream/integration/queuetest"
 	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/internal/policy"
 	"github.com/duestream/duestream/lua"
 )
 
+// A stopped worker must return the messages of its cancelled handlers, so that another worker gets them at once. The
+// attempt that the stop interrupted must not count.
 func TestCleanStopLeavesNothingPendingAndBurnsNoAttempt(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -48,6 +53,7 @@ func TestCleanStopLeavesNothingPendingAndBurnsNoAttempt(t *testing.T) {
 	}
 }
 
+// Within ShutdownTimeout a stop must not cancel the contexts of running handlers.
 func TestHandlersMayFinishDuringShutdown(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -68,6 +74,8 @@ func TestHandlersMayFinishDuringShutdown(t *testing.T) {
 	redistest.Want(t, "acknowledged", w.Stats().Acknowledged, uint64(1))
 }
 
+// If a handler ignores the end of its context, the stop must leave its entry pending: another worker must not get the
+// message while this handler still runs.
 func TestHandlerThatIgnoresItsContextKeepsItsEntry(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -94,7 +102,8 @@ func TestHandlerThatIgnoresItsContextKeepsItsEntry(t *testing.T) {
 	}
 }
 
-// unseenEntries gives entries to a consumer whose reply nobody reads.
+// unseenEntries makes n messages ready, and lets a consumer of the group g read them. The reply is ignored, as if it
+// had been lost: the entries are pending, and no worker has seen them.
 func (r *rig) unseenEntries(consumer string, n int) {
 	r.T.Helper()
 	if _, err := EnsureGroup(r.T.Context(), r.Client, r.Prefix, r.Queue, "g"); err != nil {
@@ -112,6 +121,7 @@ func (r *rig) unseenEntries(consumer string, n int) {
 	redistest.Want(r.T, "pending", r.Pending("g"), int64(n))
 }
 
+// A stopped worker must also release entries that it was given in a reply that was lost. n needs more than two calls.
 func TestStoppedWorkerReleasesWhatItNeverSaw(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -124,10 +134,10 @@ func TestStoppedWorkerReleasesWhatItNeverSaw(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.served[0].leave()
+	firstPartition(w).leave()
 	redistest.Want(t, "released before it joined", w.Stats().Released, uint64(0))
-	w.served[0].joined = true // the worker read the entries itself, and the connection broke
-	w.served[0].leave()
+	firstPartition(w).joined = true // as if this worker had read the entries, and had lost the reply
+	firstPartition(w).leave()
 	redistest.Want(t, "pending", r.Pending("g"), int64(0))
 	redistest.Want(t, "released", w.Stats().Released, uint64(n))
 	meta, _ := r.Client.Do(t.Context(), r.Client.B().Hgetall().Key(r.Keys.Meta).Build()).AsStrMap()
@@ -139,6 +149,8 @@ func TestStoppedWorkerReleasesWhatItNeverSaw(t *testing.T) {
 	}
 }
 
+// A running worker must fetch and handle entries that it was given in a reply that was lost. n needs more than two
+// calls.
 func TestWorkerTakesUpWhatItWasGivenAndNeverSaw(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -154,7 +166,7 @@ func TestWorkerTakesUpWhatItWasGivenAndNeverSaw(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.served[0].joined = true // the worker read the entries itself, and the connection broke
+	firstPartition(w).joined = true // as if this worker had read the entries, and had lost the reply
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- w.Run(ctx) }()
@@ -167,16 +179,19 @@ func TestWorkerTakesUpWhatItWasGivenAndNeverSaw(t *testing.T) {
 	redistest.Want(t, "Run", <-ended, nil)
 }
 
-// At each start, a worker with a fixed name used to extend entries that its predecessor had held, and handle them. A
-// message that killed its worker did so for ever, as attempt 1, and a second worker of the name handled the first one's
-// messages. Such entries are left to the reclaimer, also after a reconnect and by a clean stop.
-func TestWorkerLeavesWhatItsNameHeldBeforeToTheReclaimer(t *testing.T) {
+// Regression: at each start, a worker with a fixed name took over the entries of an earlier worker of that name, and
+// handled them. So a message that killed its worker did so for ever, always as attempt 1, and a second worker of the
+// same name handled the messages of the first. A worker must leave such entries to the reclaimer, also after a
+// reconnect and at a clean stop.
+func TestReclaimerGetsEntriesOfAnEarlierWorkerOfTheName(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t)
 	r, proxy := newRig(t, s), s.Proxy(t)
 	r.unseenEntries("me", 3)
 	got := make(chan *Message, 10)
-	proxy.CutAfterForward(1, "XREADGROUP") // its reply holds fresh, which is taken up
+	// The first read is given the message "fresh", and its reply is lost. The worker fetches this message after it has
+	// connected again.
+	proxy.CutAfterForward(1, "XREADGROUP")
 	r.Do("XADD", r.Keys.Stream, "*", "id", "fresh", "payload", "", "attempt", "1", "due_ms", "1")
 	w, stop := r.start(WorkerConfig{
 		Client: r.Client, Blocking: proxy.Client(t, func(o *rueidis.ClientOption) { o.AlwaysPipelining = true }), Consumer: "me",
@@ -188,8 +203,12 @@ func TestWorkerLeavesWhatItsNameHeldBeforeToTheReclaimer(t *testing.T) {
 	redistest.Want(t, "stop", stop(), nil)
 	redistest.Want(t, "deliveries", w.Stats().Delivered, uint64(1))
 	redistest.Want(t, "left to the reclaimer", r.Pending("g"), int64(3))
-	done, err := lua.Reclaim(t.Context(), r.Client, r.Keys, lua.ReclaimArgs{Group: "g", Attempts: DefaultPolicy().Attempts(),
-		Limit: 10, MaxBytes: 1 << 20})
+	done, err := lua.Reclaim(t.Context(), r.Client, r.Keys, lua.ReclaimArgs{
+		Group:    "g",
+		Attempts: policy.Default().Attempts(),
+		Limit:    10,
+		MaxBytes: 1 << 20,
+	})
 	redistest.Want(t, "reclaimed", fmt.Sprint(done.Retried, err), "3 <nil>")
 	for _, meta := range r.Texts("HVALS", r.Keys.Meta) {
 		if !strings.Contains(meta, `"attempt":"2"`) {
@@ -244,21 +263,22 @@ func (c *hungClient) DoMulti(ctx context.Context, commands ...rueidis.Completed)
 	return all
 }
 
-// If a call hung when the worker was stopped for good, deliveries that waited behind it used to have no reported
-// settlement, nor had a handler that returned later.
-func TestEachDeliveryIsToldOfWhenTheWorkerIsStoppedForGood(t *testing.T) {
+// Regression: if a settling call hung when the worker was stopped for good, no settlement was reported for deliveries
+// that waited behind that call, or whose handler returned later.
+func TestEachSettlementIsReportedWhenTheWorkerIsStoppedForGood(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
-	const n = 8 // the first one is in flight, two are failures, and the last one returns too late
+	// The first settling call hangs. Two handlers fail. The handler of m7 returns after the worker has ended.
+	const n = 8
 	client := &hungClient{Client: r.Client}
 	started, finish, late, ended := make(chan struct{}, n), make(chan struct{}), make(chan struct{}), make(chan struct{})
-	told, handled := make(chan Settlement, 2*n), atomic.Int64{}
+	reported, handled := make(chan Settlement, 2*n), atomic.Int64{}
 	_, stop := r.start(WorkerConfig{
 		Client: client, Blocking: r.Blocking, Concurrency: n, ShutdownTimeout: -1, CancelGrace: 50 * time.Millisecond,
 		Settled: func(_ *Message, s Settlement) {
-			told <- s
-			if len(told) == n-1 {
-				client.hangs.Store(false) // for the final leave
+			reported <- s
+			if len(reported) == n-1 {
+				client.hangs.Store(false) // so that the worker can leave its group at the end
 			}
 		},
 		Handler: func(_ context.Context, m *Message) error {
@@ -285,15 +305,90 @@ func TestEachDeliveryIsToldOfWhenTheWorkerIsStoppedForGood(t *testing.T) {
 	}
 	client.hangs.Store(true)
 	close(finish)
-	redistest.Eventually(t, 20*time.Second, func() (bool, string) { return handled.Load() == n-1, "handlers" })
+	redistest.Eventually(t, 20*time.Second, func() (bool, string) {
+		return handled.Load() == n-1, "not all handlers but the last have returned"
+	})
 	if err := stop(); !errors.Is(err, ErrAbandoned) {
 		t.Error(err)
 	}
-	redistest.Want(t, "told", len(told), n-1)
+	redistest.Want(t, "reported", len(reported), n-1)
 	close(late)
 	<-ended
-	redistest.Eventually(t, 5*time.Second, func() (bool, string) { return len(told) == n, "the late one" })
+	redistest.Eventually(t, 5*time.Second, func() (bool, string) {
+		return len(reported) == n, "the settlement of the late handler is not reported"
+	})
 	for range n {
-		redistest.Want(t, "settlement", <-told, Unknown)
+		redistest.Want(t, "settlement", <-reported, Unknown)
 	}
+}
+
+// brokenReads is a Blocking client whose reads fail without reaching the server.
+type brokenReads struct {
+	rueidis.Client
+	failed atomic.Int64 // Unix ns of the last failed read
+}
+
+func (c *brokenReads) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
+	if cmd.Commands()[0] == "XREADGROUP" {
+		c.failed.Store(time.Now().UnixNano())
+		return rueidis.NewErrorResult(io.EOF)
+	}
+	return c.Client.Do(ctx, cmd)
+}
+
+// beforePending is a client that calls run before each XPENDING.
+type beforePending struct {
+	rueidis.Client
+	run func()
+}
+
+func (c beforePending) DoMulti(ctx context.Context, cmds ...rueidis.Completed) []rueidis.RedisResult {
+	if len(cmds) > 0 && cmds[0].Commands()[0] == "XPENDING" {
+		c.run()
+	}
+	return c.Client.DoMulti(ctx, cmds...)
+}
+
+// onLine is a log that calls a function at each line with a text.
+type onLine struct {
+	text string
+	call func()
+}
+
+func (l onLine) Write(line []byte) (int, error) {
+	if strings.Contains(string(line), l.text) {
+		l.call()
+	}
+	return len(line), nil
+}
+
+// Regression: a worker was stopped right after a failed read. The worker looked at once for entries whose reply it had
+// missed, and the server executed the read after that look. So the entry waited for the visibility timeout, and lost an
+// attempt. Here the test executes the failed read itself, lateRead after its failure, like a server that was busy.
+func TestAStopAfterAFailedReadReleasesWhatTheServerGivesLate(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.Groups("g")
+	r.Ready("m")
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	reads := &brokenReads{Client: r.Blocking}
+	var executed sync.Once
+	client := beforePending{r.Client, func() {
+		if ctx.Err() != nil && time.Since(time.Unix(0, reads.failed.Load())) >= lateRead {
+			executed.Do(func() { r.Take("g", "me", 1) })
+		}
+	}}
+	w, err := NewWorker(WorkerConfig{
+		Client: client, Blocking: reads, Prefix: r.Prefix, Queue: r.Queue, Group: "g", Consumer: "me",
+		Logger:  slog.New(slog.NewTextHandler(onLine{"is failing", stop}, nil)),
+		Handler: func(context.Context, *Message) error { return nil },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	redistest.Want(t, "Run", w.Run(ctx), nil)
+	redistest.Want(t, "the stop cut off a read", firstPartition(w).cutOff, false)
+	redistest.Want(t, "released", w.Stats().Released, uint64(1))
+	redistest.Want(t, "pending", r.Pending("g"), int64(0))
 }

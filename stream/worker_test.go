@@ -12,9 +12,12 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/internal/policy"
 	"github.com/duestream/duestream/lua"
 )
 
+// The handler must get the message as it was scheduled, including bytes that are no UTF-8. After the handler the entry
+// is acknowledged, and freed because no other group needs it.
 func TestMessageIsHandledAcknowledgedAndFreed(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -33,6 +36,7 @@ func TestMessageIsHandledAcknowledgedAndFreed(t *testing.T) {
 	})
 }
 
+// What a handler returns, or its panic, must decide whether the message gets a retry or becomes a dead letter.
 func TestOutcomesDecideWhatHappensNext(t *testing.T) {
 	t.Parallel()
 	cases := []struct {
@@ -91,6 +95,8 @@ func TestOutcomesDecideWhatHappensNext(t *testing.T) {
 	}
 }
 
+// A retry is an entry for one group, but the workers of all groups read it. A worker of another group must acknowledge
+// the entry without calling its handler.
 func TestRetryOfAnotherGroupIsSkippedWithoutASlot(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -118,7 +124,7 @@ func TestRetryOfAnotherGroupIsSkippedWithoutASlot(t *testing.T) {
 		d, err := lua.Drain(t.Context(), r.Client, r.Keys, 10, 1<<20)
 		return others.Load() == 2, fmt.Sprint(others.Load(), d, err)
 	})
-	// "mine" has one slot, and a handler in it: it cannot read. Once it returns, the retry is skipped.
+	// The only slot of "mine" has a handler, so "mine" cannot read. Once the handler returns, "mine" skips the retry.
 	hold <- struct{}{}
 	redistest.Eventually(t, 5*time.Second, func() (bool, string) {
 		return w.Stats().Skipped == 1 && r.Length(r.Keys.Stream) == 0, fmt.Sprintf("%+v", w.Stats())
@@ -126,6 +132,8 @@ func TestRetryOfAnotherGroupIsSkippedWithoutASlot(t *testing.T) {
 	redistest.Want(t, "handler calls of the group that did not fail", mine.Load(), int32(1))
 }
 
+// A worker must read only as many messages as it has free slots. Otherwise messages wait in one worker while another is
+// idle.
 func TestWorkerNeverHoldsMoreThanItsSlots(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -156,6 +164,8 @@ func TestWorkerNeverHoldsMoreThanItsSlots(t *testing.T) {
 	}
 }
 
+// The worker must extend the entry of a running handler, so that no bridge reclaims it, here for four visibility
+// timeouts.
 func TestSlowHandlerIsNotReclaimed(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -172,13 +182,18 @@ func TestSlowHandlerIsNotReclaimed(t *testing.T) {
 		}
 	}})
 	redistest.Eventually(t, 5*time.Second, func() (bool, string) {
-		return w.served[0].policy.Load().VisibilityTimeout == visibility, "policy not read"
+		return firstPartition(w).policy.Load().VisibilityTimeout == visibility, "policy not read"
 	})
 	r.Ready("slow")
 	<-started
 	for begin := time.Now(); time.Since(begin) < 4*visibility; {
-		got, err := lua.Reclaim(t.Context(), r.Client, r.Keys, lua.ReclaimArgs{Group: "g", Attempts: DefaultPolicy().Attempts(),
-			MinIdle: visibility, Limit: 10, MaxBytes: 1 << 20})
+		got, err := lua.Reclaim(t.Context(), r.Client, r.Keys, lua.ReclaimArgs{
+			Group:    "g",
+			Attempts: policy.Default().Attempts(),
+			MinIdle:  visibility,
+			Limit:    10,
+			MaxBytes: 1 << 20,
+		})
 		if err != nil || got.Retried != 0 {
 			t.Fatalf("reclaimed from a running handler: %+v, %v", got, err)
 		}
@@ -190,6 +205,8 @@ func TestSlowHandlerIsNotReclaimed(t *testing.T) {
 	})
 }
 
+// If another consumer claims the entry of a running handler, the handler must be cancelled with ErrLost, and its result
+// must not settle the entry.
 func TestHandlerOfALostDeliveryIsCancelledAndHasNoEffect(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -216,6 +233,8 @@ func TestHandlerOfALostDeliveryIsCancelledAndHasNoEffect(t *testing.T) {
 	redistest.Want(t, "pending for the new owner", r.Pending("g"), int64(1))
 }
 
+// A worker that cannot extend its entries for a visibility timeout may have lost them, so its handlers must be
+// cancelled with ErrUnreachable.
 func TestUnreachableServerCancelsHandlersAfterAVisibilityTimeout(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t)
@@ -232,7 +251,7 @@ func TestUnreachableServerCancelsHandlersAfterAVisibilityTimeout(t *testing.T) {
 		return nil
 	}})
 	redistest.Eventually(t, 5*time.Second, func() (bool, string) {
-		return w.served[0].policy.Load().VisibilityTimeout == 600*time.Millisecond, "policy not read"
+		return firstPartition(w).policy.Load().VisibilityTimeout == 600*time.Millisecond, "policy not read"
 	})
 	r.Ready("m")
 	<-started
@@ -251,12 +270,15 @@ func TestUnreachableServerCancelsHandlersAfterAVisibilityTimeout(t *testing.T) {
 	}
 }
 
-func until(got <-chan string, id string) {
+// waitForID receives IDs until the given one comes.
+func waitForID(got <-chan string, id string) {
 	for seen := ""; seen != id; {
 		seen = <-got
 	}
 }
 
+// If the group is destroyed, or the server loses all data, the worker must create the group again at the beginning of
+// the stream. Otherwise it would miss the messages that came meanwhile.
 func TestLostGroupIsCreatedAgainAtZeroEveryTime(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -271,9 +293,9 @@ func TestLostGroupIsCreatedAgainAtZeroEveryTime(t *testing.T) {
 		}
 		id := fmt.Sprint("m", i)
 		r.Ready(id)
-		// entries that were not freed yet are delivered again
-		until(got, id)
-		for _, key := range []string{lua.NewGlobals(r.Prefix).Queues, r.Keys.Stream} { // like a flush
+		waitForID(got, id) // earlier entries that were not freed yet are delivered again
+		// Delete the registry and the stream, as if the server had lost all data.
+		for _, key := range []string{lua.NewGlobals(r.Prefix).Queues, r.Keys.Stream} {
 			if err := r.Client.Do(t.Context(), r.Client.B().Del().Key(key).Build()).Error(); err != nil {
 				t.Fatal(err)
 			}
@@ -285,10 +307,12 @@ func TestLostGroupIsCreatedAgainAtZeroEveryTime(t *testing.T) {
 		})
 		id = fmt.Sprint("n", i)
 		r.Ready(id)
-		until(got, id)
+		waitForID(got, id)
 	}
 }
 
+// If the connection breaks between the server's read and its reply, the worker holds an entry that it has never seen.
+// It must fetch and handle this entry, and the lost reply must not count as an attempt.
 func TestDeliveredButNeverSeenIsTakenUpWithoutBurningAnAttempt(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t)
@@ -311,6 +335,7 @@ func TestDeliveredButNeverSeenIsTakenUpWithoutBurningAnAttempt(t *testing.T) {
 	redistest.Want(t, "retries scheduled", w.Stats().Retried, uint64(0))
 }
 
+// The error must name all wrong fields at once, so that a user does not mend them one by one.
 func TestWorkerConfigNamesEveryFieldThatIsWrong(t *testing.T) {
 	_, err := NewWorker(WorkerConfig{Queue: "a b", Group: "", Concurrency: -1})
 	for _, text := range []string{"worker: redis", "handler", `queue "a b"`, "group", `concurrency "-1"`,
@@ -321,8 +346,8 @@ func TestWorkerConfigNamesEveryFieldThatIsWrong(t *testing.T) {
 	}
 }
 
-// Of all consumers that held an entry, one is told that it settled it; the others are told that they lost it, and how
-// certain that is.
+// Settled must report how each delivery ended: retried, dead, acknowledged, skipped because the entry is for another
+// group, or lost because another consumer settled the entry first.
 func TestSettledTellsHowEachDeliveryEnded(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -366,10 +391,11 @@ func TestSettledTellsHowEachDeliveryEnded(t *testing.T) {
 	redistest.Want(t, "settlement", <-got, settled{"taken", "lost"})
 }
 
-// A repeat after a lost reply cannot tell the winner:
+// After a lost reply Settled must report Unknown:
 //
-//  1. The acknowledgement is executed, its reply is lost.
-//  2. The repeat finds nothing pending: was it this worker's first try, or another consumer?
+//  1. The server executes the acknowledgement, and the reply is lost.
+//  2. The worker repeats the call, which finds nothing pending. Either the first call settled the entry, or another
+//     consumer did.
 func TestSettledIsUnknownWhenTheReplyWasLost(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
@@ -385,11 +411,11 @@ func TestSettledIsUnknownWhenTheReplyWasLost(t *testing.T) {
 	})
 	r.Ready("m")
 	<-started
-	// now the server knows the script, so the request that is cut will be executed
+	// Load the script of Ack, so that the server executes the EVALSHA whose reply is cut off.
 	if _, err := lua.Ack(t.Context(), r.Client, r.Keys, "g", nil); err != nil {
 		t.Fatal(err)
 	}
-	p.CutAfterForward(2, "EVALSHA") // one of them may be the first registration
+	p.CutAfterForward(2, "EVALSHA") // two, because one of them may be the worker's first registration of its queue
 	close(leave)
 	redistest.Want(t, "settlement", <-got, Unknown)
 }

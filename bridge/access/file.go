@@ -25,10 +25,10 @@ type FileToken struct {
 type tokenFile struct {
 	path string
 
-	mu     sync.Mutex
-	looked time.Time
-	seen   os.FileInfo // nil = the file could not be opened
-	grants map[digest]*Grant
+	mu        sync.Mutex
+	checkedAt time.Time   // when the file was last checked for a change
+	info      os.FileInfo // of the file when it was last read; nil = the file could not be opened
+	grants    map[digest]*Grant
 }
 
 func openFile(path string) (*tokenFile, error) {
@@ -41,14 +41,10 @@ func openFile(path string) (*tokenFile, error) {
 func (f *tokenFile) grant(d digest, now time.Time, log *slog.Logger) *Grant {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if now.Sub(f.looked) >= FreshFor {
-		f.looked = now
-		seen, err := os.Stat(f.path)
-		same := err == nil && f.seen != nil && os.SameFile(seen, f.seen) && seen.ModTime().Equal(f.seen.ModTime()) &&
-			seen.Size() == f.seen.Size()
-		if !same && (err == nil || f.seen != nil) {
-			err := f.read()
-			if err != nil {
+	if now.Sub(f.checkedAt) >= FreshFor {
+		f.checkedAt = now
+		if f.hasChanged() {
+			if err := f.read(); err != nil {
 				log.Error("the changed file of tokens cannot be read, so the former tokens hold", slog.Any("error", err))
 			} else {
 				log.Info("read the changed file of tokens", slog.Int("count", len(f.grants)))
@@ -58,15 +54,25 @@ func (f *tokenFile) grant(d digest, now time.Time, log *slog.Logger) *Grant {
 	return f.grants[d]
 }
 
+// hasChanged reports whether the file differs from the one that was last read. A file that is still missing has not
+// changed.
+func (f *tokenFile) hasChanged() bool {
+	info, err := os.Stat(f.path)
+	if err != nil || f.info == nil {
+		return err == nil || f.info != nil
+	}
+	return !os.SameFile(info, f.info) || !info.ModTime().Equal(f.info.ModTime()) || info.Size() != f.info.Size()
+}
+
 // read loads the tokens of the file: all of them or, with an error, none.
 func (f *tokenFile) read() error {
-	f.seen = nil
+	f.info = nil
 	file, err := os.Open(f.path)
 	if err != nil {
 		return fmt.Errorf("file of tokens: %w", err)
 	}
 	defer file.Close()
-	if f.seen, err = file.Stat(); err != nil {
+	if f.info, err = file.Stat(); err != nil {
 		return fmt.Errorf("file of tokens: %w", err)
 	}
 	text, err := io.ReadAll(io.LimitReader(file, maxFileBytes+1))
@@ -80,7 +86,7 @@ func (f *tokenFile) read() error {
 	if err != nil {
 		return fmt.Errorf("file of tokens %s: %w", f.path, err)
 	}
-	for d, g := range grants { // with an unchanged limit keep the level of the bucket
+	for d, g := range grants { // a token with an unchanged limit keeps its buckets, and so their levels
 		if old := f.grants[d]; old != nil && old.token.Rate == g.token.Rate && old.token.Burst == g.token.Burst &&
 			sameLimits(old.token.Limits, g.token.Limits) {
 			g.buckets = old.buckets
@@ -95,7 +101,7 @@ func sameLimits(a, b *Limits) bool { return a == b || a != nil && b != nil && *a
 // parseFile reads one token a line. It ignores empty lines and lines that begin with #.
 func parseFile(text []byte) (map[digest]*Grant, error) {
 	grants, names := map[digest]*Grant{}, map[string]bool{}
-	for at, line := range bytes.Split(text, []byte("\n")) {
+	for i, line := range bytes.Split(text, []byte("\n")) {
 		line = bytes.TrimSpace(line)
 		if len(line) == 0 || line[0] == '#' {
 			continue
@@ -111,7 +117,7 @@ func parseFile(text []byte) (map[digest]*Grant, error) {
 			err = fmt.Errorf("must hold at most %d tokens", MaxTokens)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("line %d: %w", at+1, err)
+			return nil, fmt.Errorf("line %d: %w", i+1, err)
 		}
 		grants[d], names[t.Name] = newGrant(d, t), true
 	}

@@ -26,20 +26,26 @@ var (
 	ErrNoToken = errors.New("there is no token of that name")
 )
 
-const retryWithin = time.Millisecond // base of the retry delay; multiplied by the number of lost races
+const (
+	// maxEdits bounds the attempts of a change. An attempt fails if another client changed the tokens meanwhile.
+	maxEdits = 100
+	// maxEditPause is the longest pause before the first attempt. Before the n-th attempt it is n times as long.
+	maxEditPause = time.Millisecond
+)
 
-// changeLock is held by the one goroutine of this process that changes tokens: concurrent changes would only make each
-// other's transactions fail.
+// changeLock is held by the goroutine that changes tokens. Without it, concurrent changes of this process would make
+// each other's transactions fail.
 var changeLock = make(chan struct{}, 1)
 
-var errAgain = errors.New("the tokens were changed meanwhile")
+var errChanging = errors.New("other clients keep changing the tokens: try again")
 
 // Stored is a token as it is stored in Redis.
 type Stored struct {
 	Digest string `json:"digest"` // its field in the hash: the SHA-256 of the secret
 	Token
-	Expired bool   `json:"expired,omitempty"`
-	Problem string `json:"problem,omitempty"` // why it cannot be read, and is refused; of the Token nothing is known then
+	Expired bool `json:"expired,omitempty"`
+	// Problem tells why the token cannot be read, and is refused. Then Token is empty.
+	Problem string `json:"problem,omitempty"`
 }
 
 // hash is the Redis hash that holds the tokens of a prefix.
@@ -90,13 +96,13 @@ func (h hash) add(ctx context.Context, d digest, t Token) error {
 		}) {
 			return "", t, fmt.Errorf("token %s: %w", t.Name, ErrExists)
 		}
-		return d.String(), t.made(now), nil
+		return d.String(), t.created(now), nil
 	})
 }
 
-// made returns a new token in its stored form: with its time of creation, times in UTC and whole milliseconds, and the
-// normal form of its rate.
-func (t Token) made(now time.Time) Token {
+// created returns a new token in its stored form: with its time of creation, times in UTC and whole milliseconds, and
+// the normal form of its rate.
+func (t Token) created(now time.Time) Token {
 	t.Created = now.UTC().Truncate(time.Millisecond)
 	if !t.Expires.IsZero() {
 		t.Expires = t.Expires.UTC().Truncate(time.Millisecond)
@@ -105,15 +111,15 @@ func (t Token) made(now time.Time) Token {
 	return t
 }
 
-// SetLimits replaces the limits of the token with the given digest; nil removes them. With fresh it only adds limits:
-// ErrExists if the token has some. Errors: bridge.ErrInvalid, ErrNoToken.
+// SetLimits replaces the limits of the token with the given digest; nil removes them. With fresh it fails with
+// ErrExists if the token has limits already. Errors: bridge.ErrInvalid, ErrNoToken.
 func SetLimits(ctx context.Context, c rueidis.Client, prefix, digest string, l *Limits, fresh bool) error {
 	return hashOf(c, prefix).change(ctx, func(all []Stored, _ time.Time) (string, Token, error) {
-		at := slices.IndexFunc(all, func(s Stored) bool { return s.Digest == digest && s.Problem == "" })
-		if at < 0 {
+		index := slices.IndexFunc(all, func(s Stored) bool { return s.Digest == digest && s.Problem == "" })
+		if index < 0 {
 			return "", Token{}, ErrNoToken
 		}
-		t := all[at].Token
+		t := all[index].Token
 		if fresh && t.Limits != nil {
 			return "", t, fmt.Errorf("limits of token %s: %w", t.Name, ErrExists)
 		}
@@ -122,9 +128,10 @@ func SetLimits(ctx context.Context, c rueidis.Client, prefix, digest string, l *
 	})
 }
 
-var errSome = errors.New("there are tokens")
+var errNotEmpty = errors.New("there are tokens")
 
-// Empty reports whether there are no tokens: Redis has none, and the Store has no file. Then every request is refused.
+// Empty reports whether there are no tokens: Redis has no token, and the Store has no file. Then every request is
+// refused.
 func (s *Store) Empty(ctx context.Context) (bool, error) {
 	if s.file != nil {
 		return false, nil
@@ -140,15 +147,19 @@ func (s *Store) First(ctx context.Context) (secret string, err error) {
 	if none, err := s.Empty(ctx); err != nil || !none {
 		return "", err
 	}
-	t := Token{Name: "first", Description: "made by the first gateway that started", Verbs: Verbs(), Queues: []string{"*"}}
+	t := Token{
+		Name: "first", Description: "made by the first gateway that started", Queues: []string{"*"},
+		// Operate includes Inspect. Gateways of a release without Inspect refuse a token that names it.
+		Verbs: []Verb{Publish, Consume, Operate},
+	}
 	secret, d := newSecret()
 	err = hash{s.client, s.key}.change(ctx, func(all []Stored, now time.Time) (string, Token, error) {
 		if len(all) > 0 {
-			return "", t, errSome
+			return "", t, errNotEmpty
 		}
-		return d.String(), t.made(now), nil
+		return d.String(), t.created(now), nil
 	})
-	if errors.Is(err, errSome) {
+	if errors.Is(err, errNotEmpty) {
 		return "", nil
 	}
 	if err != nil {
@@ -164,8 +175,8 @@ func List(ctx context.Context, c rueidis.Client, prefix string) ([]Stored, error
 	return all, err
 }
 
-// Remove revokes the token of that name, or the unreadable token with that digest. Stores refuse it within FreshFor.
-// ErrNoToken.
+// Remove revokes the token with the given name. An unreadable token is given by its digest. Stores refuse the token
+// within FreshFor. ErrNoToken.
 func Remove(ctx context.Context, c rueidis.Client, prefix, name string) error {
 	h := hashOf(c, prefix)
 	all, _, err := h.all(ctx, c)
@@ -174,14 +185,15 @@ func Remove(ctx context.Context, c rueidis.Client, prefix, name string) error {
 	}
 	var fields []string
 	for _, s := range all {
-		if s.Name == name || s.Name == "" && s.Digest == name {
+		isUnreadable := s.Name == ""
+		if s.Name == name || isUnreadable && s.Digest == name {
 			fields = append(fields, s.Digest)
 		}
 	}
 	if len(fields) > 0 {
-		n, err := c.Do(ctx, c.B().Hdel().Key(h.key).Field(fields...).Build()).AsInt64()
-		if n > 0 || err != nil {
-			return lua.Classify("HDEL "+h.key, err)
+		removed, err := lua.RemoveTokens(ctx, c, h.key, fields...)
+		if removed || err != nil {
+			return err
 		}
 	}
 	return fmt.Errorf("token %q: %w", cut(name), ErrNoToken)
@@ -194,12 +206,14 @@ func cut(text string) string {
 	return text
 }
 
+// asker is a client or a dedicated connection.
 type asker interface {
 	B() rueidis.Builder
 	Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult
 }
 
-// all reads the hash in steps. An unreadable token has a Problem. It also returns the server's time.
+// all returns the tokens of the hash, which it reads in steps, and the server's time. An unreadable token has a
+// Problem.
 func (h hash) all(ctx context.Context, c asker) (all []Stored, now time.Time, err error) {
 	clock, err := c.Do(ctx, c.B().Time().Build().SetSlot(h.key)).AsIntSlice()
 	if err != nil {
@@ -240,56 +254,54 @@ func (h hash) all(ctx context.Context, c asker) (all []Stored, now time.Time, er
 	return all, now, nil
 }
 
-// change passes all tokens to pick, and writes the token that pick returns at the field that it returns. A transaction
-// makes sure that no other client changes the tokens between reading and writing.
-func (h hash) change(ctx context.Context, pick func(all []Stored, now time.Time) (field string, t Token, err error)) (err error) {
+// change passes all tokens to pick, and writes the token that pick returns to the field that pick returns. A
+// transaction makes sure that no other client changes the tokens between reading and writing. If another client did,
+// change calls pick again with the new tokens.
+func (h hash) change(
+	ctx context.Context, pick func(all []Stored, now time.Time) (field string, t Token, err error),
+) error {
 	select {
 	case changeLock <- struct{}{}:
 		defer func() { <-changeLock }()
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	const most = 100 // attempts; each one that fails lost a race with another client
-	for i := range most {
-		if !loop.Sleep(ctx, rand.N(time.Duration(1+i)*retryWithin)) {
+	for i := range maxEdits {
+		var t Token
+		if !loop.Sleep(ctx, rand.N(time.Duration(1+i)*maxEditPause)) {
 			return ctx.Err()
 		}
-		err = lua.Dedicated(ctx, h.client, func(one rueidis.DedicatedClient) error {
-			if err := one.Do(ctx, one.B().Watch().Key(h.key).Build()).Error(); err != nil {
-				return lua.Classify("WATCH "+h.key, err)
-			}
-			field, t := "", Token{}
+		edit := func(one rueidis.DedicatedClient) (field, value string, err error) {
 			all, now, err := h.all(ctx, one)
-			if err == nil {
-				field, t, err = pick(all, now)
-			}
 			if err != nil {
-				_ = one.Do(ctx, one.B().Unwatch().Build()).Error() // if it fails the connection ends, and the watch
-				return err
+				return "", "", err
 			}
-			return h.write(ctx, one, field, t)
-		})
-		if !errors.Is(err, errAgain) {
-			break
+			field, t, err = pick(all, now)
+			if err != nil {
+				return "", "", err
+			}
+			value, err = t.text()
+			return field, value, err
+		}
+		done, err := lua.EditTokens(ctx, h.client, h.key, edit)
+		if errors.Is(err, lua.ErrFull) {
+			err = fmt.Errorf("token %s was not written: %w", t.Name, err)
+		}
+		if done || err != nil {
+			return err
 		}
 	}
-	return err
+	return errChanging
 }
 
-func (h hash) write(ctx context.Context, one rueidis.DedicatedClient, field string, t Token) error {
+// text returns the token as it is stored. ErrInvalid: it is too large.
+func (t Token) text() (string, error) {
 	value, err := json.Marshal(t)
 	if err != nil {
-		return fmt.Errorf("token %s: %w", t.Name, err)
+		return "", fmt.Errorf("token %s: %w", t.Name, err)
 	}
 	if len(value) > maxTokenBytes {
-		return lua.Invalid("token", t.Name, "must be at most %s bytes of JSON", strconv.Itoa(maxTokenBytes))
+		return "", lua.Invalid("token", t.Name, "must be at most %s bytes of JSON", strconv.Itoa(maxTokenBytes))
 	}
-	done, err := lua.Transact(ctx, one, h.key, one.B().Hset().Key(h.key).FieldValue().FieldValue(field, string(value)).Build())
-	if errors.Is(err, lua.ErrFull) {
-		return fmt.Errorf("token %s was not written: %w", t.Name, err)
-	}
-	if !done && err == nil {
-		return errAgain
-	}
-	return err
+	return string(value), nil
 }

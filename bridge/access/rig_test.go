@@ -16,16 +16,17 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-// rig is a hash of tokens, with Stores whose clock the test sets.
+// rig is an empty hash of tokens in Redis. All Stores that the rig opens share one clock, which only pass moves, and
+// one log, which the rig records.
 type rig struct {
 	t      *testing.T
 	client rueidis.Client
 	prefix string
 	key    string
 
-	mu   sync.Mutex
-	now  time.Time
-	said bytes.Buffer
+	mu     sync.Mutex
+	now    time.Time
+	logged bytes.Buffer
 }
 
 func newRig(t *testing.T, s *redistest.Server) *rig {
@@ -33,24 +34,27 @@ func newRig(t *testing.T, s *redistest.Server) *rig {
 	return &rig{t: t, client: s.Client(t), prefix: prefix, key: lua.NewGlobals(prefix).Tokens, now: time.Now()}
 }
 
+// Write records a line of the log.
 func (r *rig) Write(line []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.said.Write(line)
+	return r.logged.Write(line)
 }
 
 func (r *rig) log() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.said.String()
+	return r.logged.String()
 }
 
+// pass moves the clock of the Stores forward. After FreshFor a Store looks a token up again.
 func (r *rig) pass(d time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.now = r.now.Add(d)
 }
 
+// store opens a Store; file "" = no file of tokens.
 func (r *rig) store(c rueidis.Client, file string) *Store {
 	r.t.Helper()
 	s, err := Open(Config{Client: c, Prefix: r.prefix, File: file, Log: slog.New(slog.NewTextHandler(r, nil))})
@@ -65,6 +69,7 @@ func (r *rig) store(c rueidis.Client, file string) *Store {
 	return s
 }
 
+// add stores a token and returns its secret. Without verbs the token may publish; without queues it is for all queues.
 func (r *rig) add(t Token) (secret string) {
 	r.t.Helper()
 	if t.Verbs == nil {
@@ -80,6 +85,7 @@ func (r *rig) add(t Token) (secret string) {
 	return secret
 }
 
+// do runs a command in Redis, which must succeed.
 func (r *rig) do(words ...string) {
 	r.t.Helper()
 	if err := r.client.Do(r.t.Context(), r.client.B().Arbitrary(words...).Build()).Error(); err != nil {
@@ -87,6 +93,7 @@ func (r *rig) do(words ...string) {
 	}
 }
 
+// granted returns the grant of a secret, which the Store must accept.
 func (r *rig) granted(s *Store, secret string) *Grant {
 	r.t.Helper()
 	g, err := s.Authenticate(r.t.Context(), secret)
@@ -96,9 +103,10 @@ func (r *rig) granted(s *Store, secret string) *Grant {
 	return g
 }
 
-func (r *rig) refused(s *Store, secret string, with error) {
+// refused checks that the Store refuses a secret with the given error.
+func (r *rig) refused(s *Store, secret string, want error) {
 	r.t.Helper()
-	if g, err := s.Authenticate(r.t.Context(), secret); g != nil || !errors.Is(err, with) {
-		r.t.Errorf("got %v, %v, want %v", g, err, with)
+	if g, err := s.Authenticate(r.t.Context(), secret); g != nil || !errors.Is(err, want) {
+		r.t.Errorf("got %v, %v, want %v", g, err, want)
 	}
 }

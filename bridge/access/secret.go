@@ -24,17 +24,18 @@ type digest [sha256.Size]byte
 func (d digest) String() string { return hex.EncodeToString(d[:]) }
 
 // newSecret makes a secret and its digest.
-func newSecret() (secret string, of digest) {
+func newSecret() (secret string, d digest) {
 	random := make([]byte, secretRandom)
 	_, _ = rand.Read(random) // never fails
 	secret = SecretPrefix + base64.RawURLEncoding.EncodeToString(random)
 	return secret, sha256.Sum256([]byte(secret))
 }
 
-// digestOf returns the digest of a secret. ok is false if the text cannot be a secret; a long text is then not hashed.
+// digestOf returns the digest of a secret. ok is false if the text cannot be a secret. Such a text, which may be long,
+// is not hashed.
 func digestOf(secret string) (d digest, ok bool) {
-	ours := len(secret) == secretBytes && strings.HasPrefix(secret, SecretPrefix)
-	if !ours && !isChosen(secret) {
+	isGenerated := len(secret) == secretBytes && strings.HasPrefix(secret, SecretPrefix)
+	if !isGenerated && !isChosen(secret) {
 		return d, false
 	}
 	return sha256.Sum256([]byte(secret)), true
@@ -46,14 +47,16 @@ const (
 	maxChosenBytes = 128
 )
 
-// isChosen reports whether a secret may be a chosen one. A secret with SecretPrefix is a generated one.
+// isChosen reports whether a caller of AddChosen may choose the secret. A chosen secret never begins with SecretPrefix.
 func isChosen(secret string) bool {
 	if len(secret) < minChosenBytes || len(secret) > maxChosenBytes || strings.HasPrefix(secret, SecretPrefix) {
 		return false
 	}
-	return !strings.ContainsFunc(secret, func(c rune) bool {
-		return !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_' || c == '.')
-	})
+	isForbidden := func(c rune) bool {
+		isAlphanumeric := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+		return !isAlphanumeric && !strings.ContainsRune("-_.", c)
+	}
+	return !strings.ContainsFunc(secret, isForbidden)
 }
 
 // Digest returns the field of a secret's token in Redis. ok is false if the text cannot be a secret.

@@ -16,14 +16,14 @@ import (
 
 // How long a Store uses a cached answer.
 const (
-	FreshFor = time.Second // while Redis answers: so long may a token work after it was revoked
+	FreshFor = time.Second // while Redis answers; a revoked token works no longer than this
 	Grace    = time.Minute // during an outage of Redis
 )
 
 const (
 	rateTimeout   = 250 * time.Millisecond // timeout of a call about a rate, which is not essential
 	lookupTimeout = time.Second            // timeout of a lookup
-	// After a failed lookup, callers with a cached answer use it for this long, instead of waiting for the next lookup.
+	// After a failed lookup, callers use a cached answer for this long instead of waiting for the next lookup.
 	useCachedFor = 3 * FreshFor
 	maxCached    = 16 << 10 // cached digests, of right and wrong secrets
 )
@@ -34,9 +34,9 @@ var ErrRefused = errors.New("the token is refused")
 // Config configures a Store. Client is required.
 type Config struct {
 	Client rueidis.Client
-	Prefix string       // "" is the default one
-	File   string       // of tokens, read again when it changes; "" = none
-	Log    *slog.Logger // nil discards
+	Prefix string       // of all keys; "" = "duestream"
+	File   string       // path of a file of tokens, which is read again when it changes; "" = no file
+	Log    *slog.Logger // nil = discard
 }
 
 // Store looks up tokens, and caches them. It is safe for concurrent use.
@@ -44,16 +44,19 @@ type Store struct {
 	client rueidis.Client
 	key    string
 	log    *slog.Logger
-	file   *tokenFile // nil without one
+	file   *tokenFile // nil = no file
 	now    func() time.Time
 
-	mu          sync.Mutex
-	cache       map[digest]*cachedGrant
-	ratesFailed time.Time // when a call about a rate last failed
-	ratesTold   string    // the error of it that was logged last
+	mu              sync.Mutex
+	cache           map[digest]*cachedGrant
+	rateFailedAt    time.Time // when a call about a rate last failed
+	loggedRateError string    // the last error of a call about a rate that was logged
 }
 
-func (s *Store) bucket(d digest) string { return lua.Globals{Tokens: s.key}.Bucket(d.String()) }
+// bucketKey returns the Redis key of a token's bucket.
+func (s *Store) bucketKey(d digest, b *bucket) string {
+	return lua.Globals{Tokens: s.key}.Bucket(d.String()) + b.keySuffix
+}
 
 // cachedGrant is the cached answer for a digest.
 type cachedGrant struct {
@@ -61,7 +64,7 @@ type cachedGrant struct {
 
 	asked     time.Time // end of the last lookup, failed or not
 	confirmed time.Time // end of the last lookup that Redis answered
-	value     string    // the token in Redis then; "" = none
+	value     string    // the token that Redis held at that time; "" = no token
 	grant     *Grant    // nil = no token
 	err       error     // of the last lookup
 }
@@ -87,7 +90,7 @@ func Open(cfg Config) (*Store, error) {
 }
 
 // Authenticate returns the grant of a secret. It uses a cached answer younger than FreshFor, and otherwise asks Redis
-// with one HGET; concurrent callers with the same secret share it. Errors: ErrRefused. Without a cached answer also:
+// with one HGET, which concurrent callers with the same secret share. Errors: ErrRefused. Without a cached answer also:
 // bridge.ErrUnavailable, bridge.ErrDenied, bridge.ErrWrongType, and the error of ctx.
 func (s *Store) Authenticate(ctx context.Context, secret string) (*Grant, error) {
 	d, ok := digestOf(secret)
@@ -110,7 +113,7 @@ func (s *Store) Authenticate(ctx context.Context, secret string) (*Grant, error)
 		go s.ask(d, e)
 	}
 	asking := e.asking
-	if e.away(now) && now.Sub(e.asked) < useCachedFor {
+	if e.survivesOutage(now) && now.Sub(e.asked) < useCachedFor {
 		defer s.mu.Unlock()
 		return e.answer(now)
 	}
@@ -131,7 +134,8 @@ func (s *Store) cached(d digest) *cachedGrant {
 	if e := s.cache[d]; e != nil {
 		return e
 	}
-	if len(s.cache) >= maxCached { // wrong secrets first, because a caller can make up any number of them
+	if len(s.cache) >= maxCached {
+		// Drop the answers for wrong secrets first, because a caller can make up any number of secrets.
 		for d, e := range s.cache {
 			if e.grant == nil && e.asking == nil {
 				delete(s.cache, d)
@@ -156,11 +160,12 @@ func (s *Store) ask(d digest, e *cachedGrant) {
 	ctx, cancel := context.WithTimeout(context.Background(), lookupTimeout)
 	defer cancel()
 	value, err := s.client.Do(ctx, s.client.B().Hget().Key(s.key).Field(d.String()).Build()).ToString()
-	none := rueidis.IsRedisNil(err)
-	if none {
+	isMissing := rueidis.IsRedisNil(err)
+	if isMissing {
 		err = nil
 	}
-	if err = lua.Classify("HGET "+s.key, err); errors.Is(err, context.DeadlineExceeded) {
+	err = lua.Classify("HGET "+s.key, err)
+	if errors.Is(err, context.DeadlineExceeded) {
 		err = fmt.Errorf("%w: %w", lua.ErrUnavailable, err)
 	}
 	s.mu.Lock()
@@ -169,7 +174,7 @@ func (s *Store) ask(d digest, e *cachedGrant) {
 	e.asked, e.err = now, err
 	switch {
 	case err != nil:
-	case none:
+	case isMissing:
 		e.confirmed, e.grant, e.value = now, nil, ""
 	default:
 		e.confirmed = now
@@ -181,26 +186,26 @@ func (s *Store) ask(d digest, e *cachedGrant) {
 	e.asking = nil
 }
 
-// read returns the grant of a stored token. If the token is unreadable it logs that and returns nil.
+// read returns the grant of a stored token. It logs an unreadable token, and returns nil.
 func (s *Store) read(d digest, value string) *Grant {
 	t, err := parseToken([]byte(value))
 	if err != nil {
-		s.log.Warn("what Redis holds for a token cannot be read, so that token is refused", slog.String("digest", d.String()),
+		s.log.Warn("a token in Redis cannot be read, so it is refused", slog.String("digest", d.String()),
 			slog.Any("error", err))
 		return nil
 	}
 	return newGrant(d, t)
 }
 
-// away reports whether Redis is unavailable and the cached grant may still be used.
-func (e *cachedGrant) away(now time.Time) bool {
+// survivesOutage reports whether Redis is unavailable and the cached grant may still be used.
+func (e *cachedGrant) survivesOutage(now time.Time) bool {
 	return e.grant != nil && errors.Is(e.err, lua.ErrUnavailable) && now.Sub(e.confirmed) < Grace
 }
 
 // answer returns the cached grant or error. The caller holds the Store's mu.
 func (e *cachedGrant) answer(now time.Time) (*Grant, error) {
 	switch {
-	case e.err != nil && !e.away(now):
+	case e.err != nil && !e.survivesOutage(now):
 		return nil, e.err
 	case e.grant == nil:
 		return nil, ErrRefused
@@ -208,6 +213,7 @@ func (e *cachedGrant) answer(now time.Time) (*Grant, error) {
 	return e.grant.unlessExpired(now)
 }
 
+// unlessExpired returns the grant, or ErrRefused if its token has expired.
 func (g *Grant) unlessExpired(now time.Time) (*Grant, error) {
 	if g.token.expired(now) {
 		return nil, ErrRefused

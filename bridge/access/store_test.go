@@ -16,6 +16,53 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
+// A token with the verb inspect may look and not operate. A token with operate may also inspect. Neither may do this on
+// other queues.
+func TestAnOperatorMayInspectAndAnInspectorMayNotOperate(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	s := r.store(r.client, "")
+	for verb, mayOperate := range map[Verb]bool{Inspect: false, Operate: true} {
+		g := r.granted(s, r.add(Token{Name: string(verb), Verbs: []Verb{verb}, Queues: []string{"orders.*"}}))
+		redistest.Want(t, string(verb)+": inspect", g.May(Inspect, "orders.new"), true)
+		redistest.Want(t, string(verb)+": operate", g.May(Operate, "orders.new"), mayOperate)
+		redistest.Want(t, string(verb)+": inspect anywhere", g.MayAnywhere(Inspect), true)
+		redistest.Want(t, string(verb)+": operate anywhere", g.MayAnywhere(Operate), mayOperate)
+		redistest.Want(t, string(verb)+": publish anywhere", g.MayAnywhere(Publish), false)
+		for _, queue := range []string{"mail", "", "orders.{a}"} {
+			redistest.Want(t, string(verb)+": inspect "+queue, g.May(Inspect, queue), false)
+		}
+		for _, other := range []Verb{Publish, Consume} {
+			redistest.Want(t, string(verb)+": "+string(other), g.May(other, "orders.new"), false)
+		}
+	}
+}
+
+// A rate limits all requests of a token, also those that inspect. Limits limit publishing and consuming alone.
+func TestInspectingIsLimitedAsOperatingIs(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	s := r.store(r.client, "")
+	take := func(secret string, verb Verb) time.Duration {
+		t.Helper()
+		wait, err := s.Take(t.Context(), r.granted(s, secret), verb, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return wait
+	}
+	rated := r.add(Token{Name: "rated", Verbs: Verbs(), Rate: "60/h"})
+	redistest.Want(t, "the first", take(rated, Operate), 0)
+	redistest.Want(t, "the second", take(rated, Inspect), time.Minute)
+	limited := r.add(Token{Name: "limited", Verbs: Verbs(), Limits: &Limits{Consume: 1, Publish: 1, Interval: 3600}})
+	for range 3 {
+		redistest.Want(t, "limits of other verbs", take(limited, Inspect), 0)
+		redistest.Want(t, "limits of other verbs", take(limited, Operate), 0)
+	}
+}
+
+// A token allows its verbs on the queues that its patterns match. It allows no other verb and no other queue, also when
+// the name of the queue is invalid.
 func TestATokenMayWhatItSaysAndNothingElse(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
@@ -32,16 +79,18 @@ func TestATokenMayWhatItSaysAndNothingElse(t *testing.T) {
 			if g.May(Publish, queue) != want || g.May(Consume, queue) != want {
 				t.Errorf("%.40q: want %v", queue, want)
 			}
-			if g.May(Operate, queue) || g.May("", queue) || g.May("PUBLISH", queue) {
-				t.Errorf("%.40q: may more", queue)
+			if g.May(Operate, queue) || g.May(Inspect, queue) || g.May("", queue) || g.May("PUBLISH", queue) {
+				t.Errorf("%.40q: the token allows a verb that it does not have", queue)
 			}
 		}
 		if g := r.granted(s, r.add(Token{Name: "all"})); !g.May(Publish, "") || !g.May(Publish, "any") || g.May(Consume, "") {
-			t.Error("a token for * is for no queue, too")
+			t.Error("a token for * must also allow its verb on no queue, and no other verb")
 		}
 	})
 }
 
+// Only the exact secret of a token is accepted: no part of it, no variant of it, and not its digest. It is accepted
+// until it expires by the gateway's clock.
 func TestWhatIsNoTokenIsRefused(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -57,7 +106,7 @@ func TestWhatIsNoTokenIsRefused(t *testing.T) {
 	}
 	r.granted(s, secret)
 	r.pass(2 * time.Hour)
-	r.refused(s, secret, ErrRefused) // expired, by the clock of the gateway
+	r.refused(s, secret, ErrRefused) // expired by now
 }
 
 // A revoked token is refused within a second by every gateway. That costs each gateway one lookup a second.
@@ -71,7 +120,7 @@ func TestATokenIsRevokedForAllWithinASecond(t *testing.T) {
 	r.granted(two, secret)
 	r.pass(FreshFor)
 	if r.granted(one, secret) != g {
-		t.Error("what did not change was read again")
+		t.Error("a token that did not change was parsed again")
 	}
 	if err := Remove(t.Context(), r.client, r.prefix, "a"); err != nil {
 		t.Fatal(err)
@@ -85,24 +134,25 @@ func TestATokenIsRevokedForAllWithinASecond(t *testing.T) {
 	}
 }
 
-// asks is a client that counts its commands.
-type asks struct {
+// countingClient counts its commands.
+type countingClient struct {
 	rueidis.Client
-	mu sync.Mutex
-	n  int
+	mu       sync.Mutex
+	commands int
 }
 
-func (a *asks) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
-	a.mu.Lock()
-	a.n++
-	a.mu.Unlock()
-	return a.Client.Do(ctx, cmd)
+func (c *countingClient) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
+	c.mu.Lock()
+	c.commands++
+	c.mu.Unlock()
+	return c.Client.Do(ctx, cmd)
 }
 
+// Concurrent callers with one secret share one lookup in Redis, whether the secret is right or wrong.
 func TestManyCallersAskRedisOnce(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
-	counted := &asks{Client: r.client}
+	counted := &countingClient{Client: r.client}
 	s := r.store(counted, "")
 	secret, wrong := r.add(Token{Name: "a"}), SecretPrefix+strings.Repeat("a", secretBytes-len(SecretPrefix))
 	var all sync.WaitGroup
@@ -115,7 +165,7 @@ func TestManyCallersAskRedisOnce(t *testing.T) {
 		})
 	}
 	all.Wait()
-	redistest.Want(t, "questions", counted.n, 2)
+	redistest.Want(t, "lookups of the two secrets", counted.commands, 2)
 }
 
 // Any number of wrong tokens takes a bounded amount of memory, and evicts no right token from the cache.
@@ -131,11 +181,13 @@ func TestWrongTokensAreForgottenFirst(t *testing.T) {
 	}
 	d, _ := digestOf(secret)
 	if n := len(s.cache); n > maxCached || s.cache[d] == nil || s.cache[d].grant == nil {
-		t.Error("knows", n, "of", s.cache[d])
+		t.Error("entries in the cache:", n, "entry of the right token:", s.cache[d])
 	}
 	s.mu.Unlock()
 }
 
+// While Redis is away, a Store accepts the tokens in its cache for Grace, but not beyond the expiry of a token. A token
+// that is not in the cache gets ErrUnavailable. When Redis answers again, the tokens are accepted again.
 func TestWhatIsKnownHoldsForAWhileWithoutRedis(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)
@@ -160,13 +212,14 @@ func TestWhatIsKnownHoldsForAWhileWithoutRedis(t *testing.T) {
 	r.pass(Grace)
 	r.refused(s, secret, lua.ErrUnavailable)
 	proxy.Refuse(false)
-	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) { // until the client has a connection again
 		r.pass(FreshFor)
 		_, err := s.Authenticate(t.Context(), secret)
 		return err == nil, fmt.Sprint(err)
 	})
 }
 
+// If the Redis user lacks a right, the callers get ErrDenied, and nothing is stored.
 func TestAUserWithoutHGETIsTold(t *testing.T) {
 	t.Parallel()
 	server := redistest.Own(t)
@@ -235,6 +288,7 @@ func aclWords(rules string) (words []string) {
 	}
 }
 
+// If the key of the tokens holds a value of another type, every call returns ErrWrongType.
 func TestAKeyOfAnotherTypeIsTold(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -252,13 +306,16 @@ func TestAKeyOfAnotherTypeIsTold(t *testing.T) {
 	}
 }
 
+// A value that another program or a newer version wrote refuses only its own token. List shows the token with a
+// problem, and Remove removes it by its digest.
 func TestAForeignValueRefusesThatTokenAlone(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
 	s := r.store(r.client, "")
 	good := r.add(Token{Name: "good"})
 	for i, value := range []string{"", "null", "{}", "[]", "1", "\xff\x00", `{"name":"x"}`, strings.Repeat("[", 20<<10),
-		`{"name":"x","verbs":["publish"],"queues":["*"],"only_at_night":true}`,  // of a newer version: more restricted
+		// As a newer version may write it: an unknown restriction must not be ignored.
+		`{"name":"x","verbs":["publish"],"queues":["*"],"only_at_night":true}`,
 		`{"name":"x","verbs":["publish"],"queues":["*"]} {"verbs":["operate"]}`, // two values
 		`{"name":"x","verbs":["everything"],"queues":["*"]}`,
 		`{"name":"x","verbs":["publish"],"queues":["{a}"]}`,

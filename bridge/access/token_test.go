@@ -36,6 +36,8 @@ func FuzzPattern(f *testing.F) {
 	})
 }
 
+// FuzzToken: no text of a token or of a file of tokens makes parsing panic, and neither does asking a parsed token for
+// a right.
 func FuzzToken(f *testing.F) {
 	f.Add(`{"name":"a","verbs":["publish"],"queues":["*"],"rate":"5/s","burst":3,"expires":"2030-01-02T03:04:05Z"}`)
 	f.Add(`{"digest":"` + strings.Repeat("0a", 32) + `","name":"a","verbs":["publish"],"queues":["*"]}` + "\n# more\n")
@@ -47,6 +49,8 @@ func FuzzToken(f *testing.F) {
 	})
 }
 
+// A bucket of 10/s with burst 5 grants its burst and then its rate. A request for more than the burst passes on a full
+// bucket, and the later requests wait for what it took too much. No number of units or hours overflows.
 func TestARateIsKept(t *testing.T) {
 	t.Parallel()
 	b, now := newBucket("10/s", 5), time.Now()
@@ -57,22 +61,25 @@ func TestARateIsKept(t *testing.T) {
 		}
 		now = now.Add(10 * time.Millisecond)
 	}
-	if took < 104 || took > 105 {
+	if took < 104 || took > 105 { // the burst of 5 and 10/s for ten seconds, less a rounding
 		t.Error("took", took)
 	}
 	now = now.Add(time.Hour)
-	redistest.Want(t, "a full bucket, more than it holds", b.take(50, now), 0)
-	redistest.Want(t, "what is owed", b.take(1, now), 4600*time.Millisecond)
-	redistest.Want(t, "later", b.take(1, now.Add(4600*time.Millisecond)), 0)
-	redistest.Want(t, "nothing", newBucket("1/h", 0).take(0, now), 0)
+	redistest.Want(t, "wait for 50 units from a full bucket of 5", b.take(50, now), 0)
+	const owed = 4600 * time.Millisecond // the bucket owes 45 units; the next one comes after 46 units at 10/s
+	redistest.Want(t, "wait of the next unit", b.take(1, now), owed)
+	redistest.Want(t, "wait of a unit that comes so late", b.take(1, now.Add(owed)), 0)
+	redistest.Want(t, "wait for 0 units", newBucket("1/h", 0).take(0, now), 0)
 	slow := newBucket("1/h", 0)
-	redistest.Want(t, "no end of it", slow.take(1<<40, now), 0)
+	redistest.Want(t, "wait for 2^40 units from a full bucket", slow.take(1<<40, now), 0)
 	if wait := slow.take(1, now); wait < time.Hour {
-		t.Error("it overflowed: ", wait)
+		t.Error("the wait overflowed: ", wait)
 	}
-	redistest.Want(t, "less than none", slow.take(-5, now.Add(200*365*24*time.Hour)), 0)
+	redistest.Want(t, "wait for -5 units", slow.take(-5, now.Add(200*365*24*time.Hour)), 0)
 }
 
+// Tokens do not share their rates. A bucket keeps its level when the token is read again. A request for no units or
+// without a token never waits. A cancelled request gets the error of its context.
 func TestTheRateOfATokenIsItsOwn(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -86,7 +93,7 @@ func TestTheRateOfATokenIsItsOwn(t *testing.T) {
 		return d
 	}
 	redistest.Want(t, "the first", wait(limited), 0)
-	redistest.Want(t, "the second", wait(limited), time.Minute)
+	redistest.Want(t, "the second", wait(limited), time.Minute) // 60/h is one a minute
 	redistest.Want(t, "another token", wait(other), 0)
 	redistest.Want(t, "no rate", wait(free), 0)
 	redistest.Want(t, "no rate", wait(free), 0)
@@ -100,13 +107,16 @@ func TestTheRateOfATokenIsItsOwn(t *testing.T) {
 	if d, err := s.Take(t.Context(), nil, Publish, 1); d != 0 || err != nil {
 		t.Error(d, err)
 	}
-	gone, cancel := context.WithCancel(t.Context())
+	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := s.Take(gone, r.granted(s, r.add(Token{Name: "d", Rate: "1/h"})), Publish, 1); !errors.Is(err, context.Canceled) {
+	fresh := r.granted(s, r.add(Token{Name: "d", Rate: "1/h"}))
+	if _, err := s.Take(cancelled, fresh, Publish, 1); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
 }
 
+// Two gateways together grant no more than the rate. A gateway without Redis counts only its own requests, and logs
+// that once. If the key of a bucket has another type, requests pass.
 func TestGatewaysShareARate(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)
@@ -123,26 +133,27 @@ func TestGatewaysShareARate(t *testing.T) {
 		}
 		return wait == 0
 	}
-	redistest.Want(t, "one of three", take(one, 1), true)
-	redistest.Want(t, "two of three", take(two, 1), true)
-	redistest.Want(t, "four of three", take(one, 2), false)
-	redistest.Want(t, "three of three: what was refused was given back", take(one, 1), true)
-	redistest.Want(t, "four of three", take(two, 1), false)
+	redistest.Want(t, "1 of 3", take(one, 1), true)
+	redistest.Want(t, "2 of 3", take(two, 1), true)
+	redistest.Want(t, "4 of 3", take(one, 2), false)
+	redistest.Want(t, "3 of 3: the refused request took nothing", take(one, 1), true)
+	redistest.Want(t, "4 of 3", take(two, 1), false)
 	r.granted(away, secret)
 	proxy.Refuse(true)
 	proxy.CutAll()
-	for range 3 { // it does not know what others took,
+	for range 3 { // without Redis a gateway does not know what the others took, so it grants the burst of 3 itself
 		redistest.Want(t, "without Redis", take(away, 1), true)
 	}
-	redistest.Want(t, "without Redis, four of three", take(away, 1), false) // but counts its own
+	redistest.Want(t, "without Redis, 4 of 3", take(away, 1), false)
 	redistest.Want(t, "lines", strings.Count(r.log(), "rates of tokens are counted by this process alone"), 1)
 	d, _ := digestOf(secret)
-	r.do("DEL", one.bucket(d))
-	r.do("HSET", one.bucket(d), "a", "b")
+	r.do("DEL", one.bucketKey(d, &bucket{}))
+	r.do("HSET", one.bucketKey(d, &bucket{}), "a", "b")
 	redistest.Want(t, "a key of another type lets pass", take(two, 1), true)
 }
 
-// GiveBack returns unused ones to all Stores, and never more than were taken.
+// Units that one Store gives back can be taken from every Store, and the bucket never gets more than it holds when
+// full. Part returns into how large parts a large request is divided: as many units as the rate gives in a second.
 func TestWhatIsGivenBackIsThereForAll(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -158,22 +169,22 @@ func TestWhatIsGivenBackIsThereForAll(t *testing.T) {
 		return wait == 0
 	}
 	for range 3 {
-		redistest.Want(t, "one of two", take(one), true)
-		redistest.Want(t, "two of two", take(one), true)
-		redistest.Want(t, "three of two", take(two), false)
+		redistest.Want(t, "1 of 2", take(one), true)
+		redistest.Want(t, "2 of 2", take(one), true)
+		redistest.Want(t, "3 of 2", take(two), false)
 		for _, n := range []int{0, -1, 2, 1000} { // also more than were taken
 			one.GiveBack(t.Context(), g, Consume, n)
 		}
 	}
 	one.GiveBack(t.Context(), nil, Consume, 1)
-	redistest.Want(t, "a part of what has no rate", g.Part(Operate, 500), 500)
-	redistest.Want(t, "a part of one in half an hour", g.Part(Consume, 500), 1)
-	redistest.Want(t, "a part of one a second", g.Part(Publish, 500), 1)
+	redistest.Want(t, "part of 500 without a rate", g.Part(Operate, 500), 500)
+	redistest.Want(t, "part of 500 at one in half an hour", g.Part(Consume, 500), 1)
+	redistest.Want(t, "part of 500 at one a second", g.Part(Publish, 500), 1)
 	for _, c := range []struct {
 		rate        lua.Rate
 		burst, want int
 	}{{"100/s", 0, 10}, {"100/s", 50, 50}, {"100/s", 400, 100}, {"100/s", 1000, 100}, {"100000/s", 0, 500}, {"1/h", 10, 1}} {
 		g := newGrant(digest{}, &Token{Rate: c.rate, Burst: c.burst})
-		redistest.Want(t, fmt.Sprint("a part of ", c), g.Part(Publish, 500), c.want)
+		redistest.Want(t, fmt.Sprint("part of 500 with rate, burst and want ", c), g.Part(Publish, 500), c.want)
 	}
 }

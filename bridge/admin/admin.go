@@ -29,13 +29,14 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Admin is an operator's handle on the queues of a prefix. Every operation of the duestream command is a method of
-// it. It is safe for concurrent use. It holds only the connection; close that yourself.
+// Admin is an operator's handle on the queues of a prefix. Every operation of the duestream command is one of its
+// methods. It is safe for concurrent use. It does not close the Redis that it was given.
 type Admin struct {
 	redis           *bridge.Redis
 	prefix          string
-	observer        bridge.Observer // nil = none
-	allowOldBridges bool            // write even if a live bridge of an earlier release may not serve it
+	observer        bridge.Observer         // nil = none
+	suggests        func(queue string) bool // whether an error may suggest the queue's name; nil = always
+	allowOldBridges bool                    // write also what a live bridge of an earlier release may not serve
 }
 
 // New returns a handle on the queues of a prefix; "" is the default prefix. The error names all faults of the
@@ -52,16 +53,25 @@ func New(r *bridge.Redis, prefix string) (*Admin, error) {
 // Name returns the name of this process as an operator in the histories of queues.
 func (a *Admin) Name() string { return lua.Actor(lua.ActorOperator) }
 
-// Observed returns a handle that reports redriven and purged dead letters to an observer. Package bridge/metrics
-// counts them.
+// Observed returns a handle that reports redriven and purged dead letters, and cancelled and moved messages, to an
+// observer. Package bridge/metrics counts them.
 func (a *Admin) Observed(o bridge.Observer) *Admin {
 	observed := *a
 	observed.observer = o
 	return &observed
 }
 
-// AllowOldBridges returns a handle that writes recurrences, rates and ready limits, and imports messages with a key,
-// even while a bridge is alive that may not serve them. Otherwise they are refused with bridge.ErrOldBridge.
+// Suggesting returns a handle whose errors suggest only the names of queues that the caller may know. By default they
+// may suggest any queue.
+func (a *Admin) Suggesting(may func(queue string) bool) *Admin {
+	limited := *a
+	limited.suggests = may
+	return &limited
+}
+
+// AllowOldBridges returns a handle that writes recurrences, rates and ready limits, imports messages with an ordering
+// key, and cancels deliveries that run, even while a bridge is alive that may not serve them. By default these calls
+// are then refused with bridge.ErrOldBridge.
 func (a *Admin) AllowOldBridges() *Admin {
 	all := *a
 	all.allowOldBridges = true

@@ -33,15 +33,15 @@ func (a *Admin) PushTargets(ctx context.Context, queue string) ([]PushState, err
 	return a.pushStore().List(ctx, queue)
 }
 
-// SetPushTarget adds a target, or replaces the one of its queue and group. Without Keys a target keeps the keys that
-// it has, or gets a new one, which PushChange.Key returns; it cannot be read again. SetPushTarget registers the queue
-// and creates the group, which gets every message from then on. ErrInvalid.
+// SetPushTarget adds a target, or replaces the one of its queue and group. Without Keys a target keeps the keys that it
+// has, or gets a new one, which PushChange.Key returns; the key cannot be read again. SetPushTarget registers the queue
+// and creates the group, which gets every message from then on. ErrInvalid: a value of the target is invalid.
 func (a *Admin) SetPushTarget(ctx context.Context, t PushTarget) (PushChange, error) {
 	return a.pushStore().Set(ctx, t)
 }
 
 // RemovePushTarget removes a target. Posting to it ends within seconds. The group stays, and messages still wait for
-// it. ErrNoTarget.
+// it. ErrNoTarget: there is no such target.
 func (a *Admin) RemovePushTarget(ctx context.Context, queue, group string) error {
 	return a.pushStore().Remove(ctx, queue, group)
 }

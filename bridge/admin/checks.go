@@ -16,7 +16,7 @@ var (
 	CheckDelay       = lua.CheckDelay       // 0 to ten years
 	CheckTime        = lua.CheckTime        // from 2001-09-09 to 2286-11-20
 	CheckMaxAttempts = lua.CheckMaxAttempts // 1 to 1,000,000
-	CheckDelays      = lua.CheckDelays      // 1 to 100, each 1 ms to ten years; empty passes
+	CheckDelays      = lua.CheckDelays      // at most 100, each 1 ms to ten years
 	CheckPartitions  = lua.CheckPartitions  // 1 to 256
 )
 

@@ -8,6 +8,21 @@ import (
 // LetterGroup counts the dead letters of one group with one reason and one error: see [deadletter.LetterGroup].
 type LetterGroup = deadletter.LetterGroup
 
+// LetterSurvey groups the newest dead letters in steps: see [deadletter.Survey].
+type LetterSurvey = deadletter.Survey
+
+// LetterSummary is the result of a LetterSurvey so far: see [deadletter.Summary].
+type LetterSummary = deadletter.Summary
+
+// TrendHours is the number of hours of a LetterSurvey's trend.
+const TrendHours = deadletter.TrendHours
+
+// LetterPage is a part of a listing of dead letters: see [deadletter.Page].
+type LetterPage = deadletter.Page
+
+// LetterLine is a dead letter of a LetterPage: see [deadletter.Line].
+type LetterLine = deadletter.Line
+
 // DeadLetters reads, redrives and purges the dead letters of queues: see [deadletter.DeadLetters].
 type DeadLetters = deadletter.DeadLetters
 

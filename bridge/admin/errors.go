@@ -30,8 +30,8 @@ var ErrOneKey = push.ErrOneKey
 // ErrShrink: the number of partitions of a queue cannot be reduced.
 var ErrShrink = stream.ErrShrink
 
-// ErrKeyed: a queue that holds messages with a key was to get more partitions. New messages of a key would be
-// delivered at the same time as old ones.
+// ErrKeyed: the number of partitions of a queue was not changed, because the queue holds messages with an ordering key.
+// In another partition, new messages of the key would not wait for the old ones.
 var ErrKeyed = stream.ErrKeyed
 
 // Hint returns what an operator should check next after an error of the server; "" for any other error.

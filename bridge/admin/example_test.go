@@ -55,6 +55,47 @@ func ExampleAdmin_Locate() {
 	// nowhere: true
 }
 
+// Every message with a text in its payload, in all states and queues.
+func ExampleAdmin_Search() {
+	ctx, r, prefix, end := begin()
+	defer end()
+	a, err := admin.New(r, prefix)
+	check(err)
+
+	filter := admin.SearchFilter{Text: "mind", Prefix: "reminder-"}
+	progress, err := a.Search(ctx, filter, admin.SearchOptions{Load: 0.5}, func(h admin.Hit) error {
+		if h.ID == "reminder-2" {
+			fmt.Println(h.Queue, h.State, h.ID, h.Bytes, "bytes")
+		}
+		return nil
+	})
+	check(err)
+	fmt.Println(progress.Found, "found")
+	// Output:
+	// emails scheduled reminder-2 6 bytes
+	// 2 found
+}
+
+// Everything that matches is cancelled. A dry run counts it first.
+func ExampleAdmin_Act() {
+	ctx, r, prefix, end := begin()
+	defer end()
+	a, err := admin.New(r, prefix)
+	check(err)
+
+	filter := admin.SearchFilter{Queues: []string{"emails"}, Text: "remind"}
+	cancel := admin.Action{Kind: admin.ActCancel}
+	for _, dry := range []bool{true, false, true} {
+		result, err := a.Act(ctx, filter, cancel, admin.ActOptions{Rate: 1000, DryRun: dry})
+		check(err)
+		fmt.Println("changed", result.Changed)
+	}
+	// Output:
+	// changed 2
+	// changed 2
+	// changed 0
+}
+
 // A paused queue accepts messages and delivers ready ones. Scheduled messages wait, even when they are overdue.
 func ExampleAdmin_Pause() {
 	ctx, r, prefix, end := begin()
@@ -87,7 +128,7 @@ func ExampleAdmin_Export() {
 	// scheduled reminder-2
 }
 
-// begin gives an example a queue with two messages and a group.
+// begin gives an example a queue "emails" with a group and two scheduled messages. end releases everything.
 func begin() (ctx context.Context, r *bridge.Redis, prefix string, end func()) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	url, prefix, giveBack := redistest.Lend()

@@ -7,10 +7,10 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/duestream/duestream/internal/policy"
 	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
 	"github.com/duestream/duestream/scheduler"
-	"github.com/duestream/duestream/stream"
 )
 
 // CheckKnown returns ErrNoQueue for a queue that is not registered and has no keys: most likely its name is misspelt.
@@ -27,6 +27,9 @@ func (a *Admin) suggest(ctx context.Context, err error, queue string) error {
 	names, listed := a.Queues(ctx)
 	if listed != nil {
 		return err
+	}
+	if a.suggests != nil {
+		names = slices.DeleteFunc(names, func(name string) bool { return !a.suggests(name) })
 	}
 	return didYouMean(err, queue, names)
 }
@@ -56,7 +59,7 @@ func (a *Admin) CheckGroup(ctx context.Context, queue, group string) error {
 	if err != nil || slices.Contains(names, group) {
 		return err
 	}
-	settings, err := stream.GroupsWithSettings(ctx, a.redis.Client, a.prefix, queue)
+	settings, err := policy.GroupsWithSettings(ctx, a.redis.Client, a.prefix, queue)
 	if err != nil || slices.Contains(settings, group) {
 		return err
 	}
@@ -93,8 +96,8 @@ func didYouMean(err error, given string, names []string) error {
 	return err
 }
 
-// nearest returns the name with the fewest edits from the given one: at most two, and fewer than half of its length. It
-// returns "" if there is none.
+// nearest returns the name with the fewest edits from the given name, if there are at most two edits and fewer than
+// half as many as the given name has bytes. Otherwise it returns "".
 func nearest(given string, names []string) string {
 	best, least := "", 3
 	for _, name := range names {

@@ -4,45 +4,64 @@ import (
 	"context"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/internal/policy"
+	"github.com/duestream/duestream/lua"
 	"github.com/duestream/duestream/stream"
 )
 
 // Names of the settings of a policy, in Redis and in PolicyUpdate.Clear.
 const (
-	SettingVisibility  = stream.SettingVisibility  // milliseconds
-	SettingMaxAttempts = stream.SettingMaxAttempts // deliveries to a group
-	SettingRetryMin    = stream.SettingRetryMin    // milliseconds
-	SettingRetryMax    = stream.SettingRetryMax    // milliseconds
-	SettingRetryDelays = stream.SettingRetryDelays // milliseconds, separated by commas; 0 = none
-	SettingRetryFor    = stream.SettingRetryFor    // milliseconds; 0 = no limit
-	SettingMaxSnoozes  = stream.SettingMaxSnoozes  // 0 = 1,000
-	SettingMaxCrashes  = stream.SettingMaxCrashes  // 0 = a crash is a failed attempt
-	SettingHeld        = stream.SettingHeld        // 1 = paused; of a whole queue only
-	SettingHeldWorkers = stream.SettingHeldWorkers // 1 = workers take nothing new; of a whole queue only
-	SettingRate        = stream.SettingRate        // 500/s, 30/m or 1/h, 0 = no limit; of a whole queue only
-	SettingBurst       = stream.SettingBurst       // 0 = a tenth of a second's; of a whole queue only
-	SettingFreeRetries = stream.SettingFreeRetries // 1 = retries do not count; of a whole queue only
-	SettingReadyLimit  = stream.SettingReadyLimit  // 0 = none; of a whole queue only
-	SettingHistory     = stream.SettingHistory     // changes of state to keep, 0 = none; of a whole queue only
-	SettingHistoryAge  = stream.SettingHistoryAge  // milliseconds; of a whole queue only
-	SettingKeyFailure  = stream.SettingKeyFailure  // block or skip; of a whole queue only
+	SettingVisibility  = policy.SettingVisibility  // milliseconds
+	SettingMaxAttempts = policy.SettingMaxAttempts // deliveries to a group
+	SettingRetryMin    = policy.SettingRetryMin    // milliseconds
+	SettingRetryMax    = policy.SettingRetryMax    // milliseconds
+	SettingRetryDelays = policy.SettingRetryDelays // milliseconds, separated by commas; 0 = none
+	SettingRetryFor    = policy.SettingRetryFor    // milliseconds; 0 = no limit
+	SettingMaxSnoozes  = policy.SettingMaxSnoozes  // 0 = 1,000
+	SettingMaxCrashes  = policy.SettingMaxCrashes  // 0 = a crash is a failed attempt
+	SettingHeld        = policy.SettingHeld        // 1 = paused; of a whole queue only
+	SettingHeldWorkers = policy.SettingHeldWorkers // 1 = workers take nothing new; of a whole queue only
+	SettingRate        = policy.SettingRate        // 500/s, 30/m or 1/h, 0 = no limit; of a whole queue only
+	SettingBurst       = policy.SettingBurst       // 0 = as many as in a tenth of a second; of a whole queue only
+	SettingFreeRetries = policy.SettingFreeRetries // 1 = retries do not count; of a whole queue only
+	SettingReadyLimit  = policy.SettingReadyLimit  // 0 = no limit; of a whole queue only
+	SettingHistory     = policy.SettingHistory     // changes of state to keep, 0 = no history; of a whole queue only
+	SettingHistoryAge  = policy.SettingHistoryAge  // milliseconds; of a whole queue only
+	SettingKeyFailure  = policy.SettingKeyFailure  // block or skip; of a whole queue only
 
-	SettingHandlerTimeout = stream.SettingHandlerTimeout // milliseconds; 0 = by the configuration of each worker
+	SettingHandlerTimeout = policy.SettingHandlerTimeout // milliseconds; 0 = by the configuration of each worker
 )
 
-// WriteDefaults writes the defaults: the policy of all queues of the prefix without one of their own. A Bridge with
-// Config.Defaults overwrites them at its start. ErrInvalid.
+// WriteDefaults writes the defaults: the policy of all queues of the prefix that have no policy of their own. A Bridge
+// with Config.Defaults overwrites the defaults at its start. ErrInvalid: nothing was changed.
 func (a *Admin) WriteDefaults(ctx context.Context, p bridge.Policy) error {
-	return stream.WriteDefaults(ctx, a.redis.Client, a.prefix, p)
+	return policy.WriteDefaults(ctx, a.redis.Client, a.prefix, p)
 }
 
-// PolicyUpdate holds the settings of a policy to change; nil fields stay as they are: see [stream.PolicyUpdate].
-type PolicyUpdate = stream.PolicyUpdate
+// PolicyUpdate holds the settings of a policy to change; nil fields stay as they are: see [policy.Update].
+type PolicyUpdate = policy.Update
+
+// SettingInForce is a setting of a queue or group, with the level that its value comes from: see [policy.InForce].
+type SettingInForce = policy.InForce
+
+// Settings returns all settings of a group or, if group is "", of a queue, each with the level that its value comes
+// from, and with the value that would be in force without a setting of its own.
+func (a *Admin) Settings(ctx context.Context, queue, group string) ([]SettingInForce, error) {
+	return policy.ReadInForce(ctx, a.redis.Client, a.prefix, queue, group)
+}
+
+// GroupsWithSettings returns the groups of a queue that have settings of their own, sorted. Some of them may not exist.
+func (a *Admin) GroupsWithSettings(ctx context.Context, queue string) ([]string, error) {
+	if err := lua.CheckQueue(queue); err != nil {
+		return nil, err
+	}
+	return policy.GroupsWithSettings(ctx, a.redis.Client, a.prefix, queue)
+}
 
 // ReadPolicy returns the policy in force for a group of a queue; "" stands for a group without settings of its own.
 // Warning names settings in Redis that are invalid and therefore ignored.
 func (a *Admin) ReadPolicy(ctx context.Context, queue, group string) (p bridge.Policy, warning, err error) {
-	return stream.ReadPolicy(ctx, a.redis.Client, a.prefix, queue, group)
+	return policy.Read(ctx, a.redis.Client, a.prefix, queue, group)
 }
 
 // WritePolicy changes settings of a queue, or of one group if group is not "". Bridges and workers follow within

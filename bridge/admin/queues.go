@@ -18,11 +18,11 @@ func (a *Admin) Queues(ctx context.Context) ([]string, error) {
 // QueueContents counts the contents of a queue: see [stream.Contents].
 type QueueContents = stream.Contents
 
-// DeleteQueue deletes a queue with its groups, settings and dedup windows, and returns what it held. With force it
-// also deletes its messages, recurrences and push targets. A producer that still schedules, or a worker that still
-// reads, creates the queue again; a bridge does not. ErrNoQueue. ErrNotEmpty: without force a queue with contents
-// stays, with its groups and policy. If a message arrives during the deletion the queue also stays, but dedup windows
-// of empty partitions are lost.
+// DeleteQueue deletes a queue with its groups, settings and dedup windows, and returns what it held. With force it also
+// deletes its messages, recurrences and push targets. A producer that still schedules, or a worker that still reads,
+// creates the queue again; a bridge does not. ErrNoQueue: there is no such queue. ErrNotEmpty: without force a queue
+// with contents stays, with its groups and policy. If a message arrives during the deletion the queue also stays, but
+// dedup windows of empty partitions are lost.
 func (a *Admin) DeleteQueue(ctx context.Context, queue string, force bool) (QueueContents, error) {
 	had, err := stream.DeleteQueue(ctx, a.redis.Client, a.prefix, queue, force)
 	if errors.Is(err, stream.ErrUnknownQueue) {
@@ -40,7 +40,7 @@ var ErrNewBridge = stream.ErrNewBridge
 
 // RollBackQueue prepares a queue for bridges of a release without keys of messages: every message that waits for its
 // key becomes due at its own due time. From then on messages of one key may be delivered at the same time.
-// ErrNewBridge, unless force is set. Repeat it after an error.
+// ErrNewBridge: a live bridge serves keys, and force is not set. Repeat the call after an error.
 func (a *Admin) RollBackQueue(ctx context.Context, queue string, force bool) (RolledBack, error) {
 	return stream.Rollback(ctx, a.redis.Client, a.prefix, queue, force)
 }
@@ -54,9 +54,10 @@ func (a *Admin) Partitions(ctx context.Context, queue string) (PartitionCounts, 
 }
 
 // SetPartitions grows a queue to n partitions, 1 to 256, even while it is in use, and returns all counts that it has
-// had. Producers, bridges and workers use the new count within seconds. Repeat the call after an error: with the
-// count in force it completes an interrupted one. progress may be nil. ErrInvalid, ErrShrink. ErrKeyed: the queue
-// holds messages with a key; nothing was changed. To check that, it reads the meta of every scheduled message.
+// had. Producers, bridges and workers use the new count within seconds. Repeat the call after an error: if n is the
+// count in force, the call completes an interrupted growth. progress may be nil. ErrInvalid: n is out of its limits.
+// ErrShrink: n is less than the count in force. ErrKeyed: the queue holds messages with a key; nothing was changed. To
+// look for keys, the call reads the meta of every scheduled message.
 func (a *Admin) SetPartitions(ctx context.Context, queue string, n int, progress func(done, total int)) (PartitionCounts, error) {
 	counts, err := a.Partitions(ctx, queue)
 	if err != nil {
@@ -79,9 +80,9 @@ func (a *Admin) SetPartitionsDespiteKeys(ctx context.Context, queue string, n in
 	return stream.Grow(ctx, a.redis.Client, a.prefix, queue, n, progress)
 }
 
-// MakeReady drains the due messages of a queue before it returns, without waiting for a bridge. Call it before you
-// tell a caller that a message is there. Messages that a pause, a rate, a ready limit or a key holds back stay
-// scheduled. One round trip, and one for each partition and each 500 messages.
+// MakeReady drains the due messages of a queue before it returns, without waiting for a bridge. Call it before you tell
+// a caller that a message is there. Messages that a pause, a rate, a ready limit or a key holds back stay scheduled. It
+// takes one round trip, and one for each partition and each 500 messages.
 func (a *Admin) MakeReady(ctx context.Context, queue string) error {
 	counts, err := a.Partitions(ctx, queue)
 	if err != nil {

@@ -20,12 +20,13 @@ func (a *Admin) planner() *planner.Planner {
 // Missed is the policy for occurrences that no bridge planned in time: see [recurrence.Missed].
 type Missed = recurrence.Missed
 
-// Overlap is the policy for an occurrence while the one before is not settled: see [recurrence.Overlap].
+// Overlap is the policy for an occurrence while the message of the occurrence before it is not settled: see
+// [recurrence.Overlap].
 type Overlap = recurrence.Overlap
 
 // CheckRecurrence returns an error if the name of a recurrence is empty, longer than 200 bytes, not UTF-8, or has
 // control characters.
-func CheckRecurrence(name string) error { return recurrence.CheckName(name) }
+func CheckRecurrence(name string) error { return lua.CheckRecurrence(name) }
 
 // Recur adds or replaces a recurrence, like bridge.Client.Recur.
 func (a *Admin) Recur(ctx context.Context, r bridge.Recurrence) (bridge.RecurrenceChange, error) {
@@ -38,7 +39,7 @@ func (a *Admin) Recurrences(ctx context.Context, queue string) ([]bridge.Recurre
 	return a.planner().List(ctx, queue)
 }
 
-// Recurrence returns one recurrence. bridge.ErrNoRecurrence.
+// Recurrence returns one recurrence. bridge.ErrNoRecurrence: there is no recurrence of this name.
 func (a *Admin) Recurrence(ctx context.Context, queue, name string) (bridge.RecurrenceState, error) {
 	return a.planner().Get(ctx, queue, name)
 }
@@ -73,7 +74,7 @@ type AppliedRecurrence = planner.Applied
 
 // ApplyRecurrences makes the recurrences of an owner equal to wanted, in all queues: it adds, changes and removes
 // recurrences with the owner's label. ErrInvalid: a recurrence is wrong, or its name belongs to another owner or to
-// none; nothing was changed. With dryRun nothing is changed. After any other error repeat the call.
+// none; nothing was changed. With dryRun nothing is changed. After any other error, repeat the call.
 func (a *Admin) ApplyRecurrences(ctx context.Context, owner string, wanted []WantedRecurrence,
 	dryRun bool) ([]AppliedRecurrence, error) {
 	if owner == "" {

@@ -6,7 +6,7 @@ import (
 
 	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
-	"github.com/duestream/duestream/stream/inspect"
+	"github.com/duestream/duestream/stream/sizes"
 )
 
 // Time returns the time of the server that holds a queue; messages of the queue are due and expire by that clock. For
@@ -21,32 +21,55 @@ func (a *Admin) Time(ctx context.Context, queue string) (time.Time, error) {
 	return view.ServerTimeOf(ctx, a.redis.Client, lua.NewKeys(a.prefix, queue).Due)
 }
 
-// Flow holds the release limits of a queue, and whether its workers are paused: see [inspect.Flow].
-type Flow = inspect.Flow
+// Flow holds the release limits of a queue, and whether its workers are paused: see [sizes.Flow].
+type Flow = sizes.Flow
 
-// QueueStats is the state of a queue, over all its partitions: see [inspect.QueueStats].
-type QueueStats = inspect.QueueStats
+// Sizes are the figures of a queue that Stats and a Watcher share: see [sizes.Sizes].
+type Sizes = sizes.Sizes
 
-// GroupStats is the backlog of one group: see [inspect.GroupStats].
-type GroupStats = inspect.GroupStats
+// GroupSizes are the figures of a group that Stats and a Watcher share: see [sizes.GroupSizes].
+type GroupSizes = sizes.GroupSizes
 
-// PartitionStats is the state of one partition of a queue: see [inspect.PartitionStats].
-type PartitionStats = inspect.PartitionStats
+// QueueStats is the state of a queue, over all its partitions: see [sizes.QueueStats].
+type QueueStats = sizes.QueueStats
 
-// PendingFilter selects pending entries; the zero value selects all: see [inspect.PendingFilter].
-type PendingFilter = inspect.PendingFilter
+// GroupStats is the backlog of one group: see [sizes.GroupStats].
+type GroupStats = sizes.GroupStats
 
-// PendingEntry is an entry that a consumer holds: see [inspect.PendingEntry].
-type PendingEntry = inspect.PendingEntry
+// PartitionStats is the state of one partition of a queue: see [sizes.PartitionStats].
+type PartitionStats = sizes.PartitionStats
+
+// PendingFilter selects pending entries; the zero value selects all: see [sizes.PendingFilter].
+type PendingFilter = sizes.PendingFilter
+
+// PendingEntry is an entry that a consumer holds: see [sizes.PendingEntry].
+type PendingEntry = sizes.PendingEntry
 
 // Stats returns the state of a queue and of its groups. A count that would take long stops at a bound and is marked as
-// approximate. An unknown queue is empty: use CheckKnown to tell.
+// approximate. A queue that does not exist looks like an empty one: CheckKnown tells them apart.
 func (a *Admin) Stats(ctx context.Context, queue string) (QueueStats, error) {
-	return inspect.Stats(ctx, a.redis.Client, a.prefix, queue)
+	return sizes.Stats(ctx, a.redis.Client, a.prefix, queue)
 }
 
 // Pending lists at most limit entries that a group's consumers hold, over all partitions, oldest entry first.
-// ErrNoGroup.
+// ErrNoGroup: there is no such group.
 func (a *Admin) Pending(ctx context.Context, queue, group string, f PendingFilter, limit int) ([]PendingEntry, error) {
-	return inspect.Pending(ctx, a.redis.Client, a.prefix, queue, group, f, limit)
+	return sizes.Pending(ctx, a.redis.Client, a.prefix, queue, group, f, limit)
+}
+
+// Histogram is the number of members of a schedule in each of several spans of due times: see [sizes.Histogram].
+type Histogram = sizes.Histogram
+
+// MaxBars is the greatest number of bars of a Histogram.
+const MaxBars = sizes.MaxBars
+
+// DueHistogram counts the members of a queue's schedule by their due times, over all partitions. It counts in 1 to
+// MaxBars bars of the same length; the first bar begins at from. It also counts the members that are overdue, due
+// before the first bar, due after the last bar, or waiting for their ordering keys. A step is 1 ms to 10 years.
+// DueBetween lists the members of a bar. The cost for each partition is one round trip of bars + 4 commands, each
+// O(log m) for a schedule of m members.
+func (a *Admin) DueHistogram(
+	ctx context.Context, queue string, from time.Time, step time.Duration, bars int,
+) (Histogram, error) {
+	return sizes.DueHistogram(ctx, a.redis.Client, a.prefix, queue, from, step, bars)
 }

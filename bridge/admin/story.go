@@ -4,17 +4,17 @@ import (
 	"context"
 
 	"github.com/duestream/duestream/lua"
-	"github.com/duestream/duestream/stream/inspect"
+	"github.com/duestream/duestream/stream/lookup"
 )
 
-// Story is the history of a message, from the histories of queues: see [inspect.Story].
-type Story = inspect.Story
+// Story is the history of a message, from the histories of queues: see [lookup.Story].
+type Story = lookup.Story
 
-// Change is one change of state of a message: see [inspect.Change].
-type Change = inspect.Change
+// Change is one change of state of a message: see [lookup.Change].
+type Change = lookup.Change
 
-// StoryOptions control Story; the zero value is valid: see [inspect.StoryOptions].
-type StoryOptions = inspect.StoryOptions
+// StoryOptions control Story; the zero value is valid: see [lookup.StoryOptions].
+type StoryOptions = lookup.StoryOptions
 
 // Events of a Change.
 const (
@@ -31,14 +31,44 @@ const (
 )
 
 // ErrNoHistory: none of the queues keeps a history. To keep one, set History with WritePolicy.
-var ErrNoHistory = inspect.ErrNoHistory
+var ErrNoHistory = lookup.ErrNoHistory
 
 // ErrUntold: the histories have no entry about the message.
-var ErrUntold = inspect.ErrUntold
+var ErrUntold = lookup.ErrUntold
 
 // Story returns the history of a message, even of one that is gone, from the histories of queues that keep one.
 // ErrNoHistory: none does. ErrUntold: none has an entry about the message. Changes by plain commands, such as
 // XREADGROUP or XACK, are not in it. Story reads the whole histories, in bounded steps.
 func (a *Admin) Story(ctx context.Context, id string, o StoryOptions) (Story, error) {
-	return inspect.ReadStory(ctx, a.redis.Client, a.prefix, id, o)
+	return lookup.ReadStory(ctx, a.redis.Client, a.prefix, id, o)
+}
+
+// Latencies are distributions of waits, from the history of a queue: see [lookup.Latencies].
+type Latencies = lookup.Latencies
+
+// GroupLatencies are the waits of the entries of one group: see [lookup.GroupLatencies].
+type GroupLatencies = lookup.GroupLatencies
+
+// Distribution counts waits in buckets, with percentiles: see [lookup.Distribution].
+type Distribution = lookup.Distribution
+
+// Latencies returns how long messages waited from due to ready, from ready to their delivery, and from ready to their
+// acknowledgement, by the newest records of the queue's history: at most 1,000 entries, or about 256 KiB. From and
+// Until tell from when to when the records reach. ErrNoHistory: the queue keeps no history. If nothing was recorded
+// yet, the distributions are empty.
+func (a *Admin) Latencies(ctx context.Context, queue string) (Latencies, error) {
+	return lookup.ReadLatencies(ctx, a.redis.Client, a.prefix, queue)
+}
+
+// Recent holds the newest changes of the history of a queue: see [lookup.Recent].
+type Recent = lookup.Recent
+
+// RecentChange is a recorded change, with the ID of its message: see [lookup.RecentChange].
+type RecentChange = lookup.RecentChange
+
+// Recent returns the newest n changes of the history of a queue, 1 to 1,000: what became of its last messages, also of
+// those that are gone. It reads at most 1,000 entries of the history, or about 256 KiB. ErrNoHistory: the queue keeps
+// no history. If nothing was recorded yet, there are no changes.
+func (a *Admin) Recent(ctx context.Context, queue string, n int) (Recent, error) {
+	return lookup.ReadRecent(ctx, a.redis.Client, a.prefix, queue, n)
 }

@@ -6,10 +6,10 @@ import (
 	"github.com/duestream/duestream/bridge/access"
 )
 
-// Verb is a class of operations that a token may allow, as "publish": see [access.Verb].
+// Verb is a class of operations that a token may allow, for example "publish": see [access.Verb].
 type Verb = access.Verb
 
-// Token is the right at a gateway that a secret gives: see [access.Token].
+// Token describes what the holder of a secret may do at a gateway: see [access.Token].
 type Token = access.Token
 
 // Limits are the token buckets of a token: see [access.Limits].
@@ -31,8 +31,8 @@ func Verbs() []Verb { return access.Verbs() }
 func CheckToken(name string) error { return access.CheckName(name) }
 
 // AddToken stores a new token and returns its secret. The secret is not stored, and cannot be read again. Gateways
-// accept it at once. After an error that leaves open whether the token was stored, a token without a known secret may
-// exist: remove it. Errors: ErrInvalid, ErrTokenExists.
+// accept the token at once. If an error leaves open whether the token was stored, a token without a known secret may
+// exist: remove that token. Errors: ErrInvalid, ErrTokenExists.
 func (a *Admin) AddToken(ctx context.Context, t Token) (secret string, err error) {
 	return access.Add(ctx, a.redis.Client, a.prefix, t)
 }
@@ -43,20 +43,21 @@ func (a *Admin) AddChosenToken(ctx context.Context, t Token, secret string) erro
 	return access.AddChosen(ctx, a.redis.Client, a.prefix, t, secret)
 }
 
-// LimitToken replaces the limits of the token with the given digest; nil removes them. With fresh it only adds limits:
-// ErrTokenExists if the token has some. Gateways follow within a second. Errors: ErrInvalid, ErrNoToken.
+// LimitToken replaces the limits of the token with the given digest; nil removes them. If fresh is set, it only adds
+// limits: if the token has limits, it returns ErrTokenExists. Gateways follow within a second. Errors: ErrInvalid,
+// ErrNoToken.
 func (a *Admin) LimitToken(ctx context.Context, digest string, l *Limits, fresh bool) error {
 	return access.SetLimits(ctx, a.redis.Client, a.prefix, digest, l, fresh)
 }
 
-// Tokens returns the tokens of the prefix, in the order of their names. Unreadable ones are included, each with its
+// Tokens returns the tokens of the prefix, in the order of their names. Unreadable tokens are included, each with its
 // Problem. Secrets are not stored, and so not returned.
 func (a *Admin) Tokens(ctx context.Context) ([]StoredToken, error) {
 	return access.List(ctx, a.redis.Client, a.prefix)
 }
 
-// RemoveToken revokes the token of that name, or the unreadable token with that digest. Gateways refuse it within a
-// second. ErrNoToken.
+// RemoveToken revokes the token of that name, or the unreadable token with that digest. Gateways refuse the token
+// within a second. ErrNoToken: there is no such token.
 func (a *Admin) RemoveToken(ctx context.Context, name string) error {
 	return access.Remove(ctx, a.redis.Client, a.prefix, name)
 }

@@ -10,13 +10,14 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// A gateway used to have one lock for the policies of all queues. While the master of one queue hung, policy changes of
-// all other queues failed.
+// While the master of one queue hangs, the policies of queues on other masters can be changed. Regression: a gateway
+// had one lock for the policies of all queues, so policy changes of all other queues failed.
 func TestAMasterThatIsAwayKeepsNoOtherPolicyFromBeingChanged(t *testing.T) {
 	t.Parallel()
 	c := redistest.Cluster(t, 3, 0)
 	owner := func(key string) *redistest.Server { return c.Owner(c.Slot(key)) }
 	var needed []*redistest.Server // masters of the keys that all queues share
+	// The shared keys of the prefix leave one master free, which can hang without stopping all requests.
 	prefix := ""
 	for i := 0; i == 0 || len(needed) == 3; i++ {
 		prefix = fmt.Sprint("p-", i)
@@ -49,6 +50,7 @@ func TestAMasterThatIsAwayKeepsNoOtherPolicyFromBeingChanged(t *testing.T) {
 		change(queue).want(http.StatusOK)
 	}
 	hangs.Pause()
+	// While these requests for the queue on the hung master wait, requests for the other queue must succeed.
 	const atOnce = 3
 	failed := make(chan int, atOnce)
 	for range atOnce {

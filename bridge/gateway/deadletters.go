@@ -16,16 +16,18 @@ func letterFilter(q query) (admin.LetterFilter, error) {
 	newer, errNewer := q.millis("newer_than_ms")
 	limit, errLimit := q.integer("limit", 0, 1, 1_000_000)
 	newest, errNewest := q.flag("newest")
-	return withErrors(admin.LetterFilter{Group: q["group"], Reason: q["reason"], ErrorText: q["error"], ID: q["id"],
-		OlderThan: older,
-		NewerThan: newer, Limit: int(limit), Newest: newest}, errOlder, errNewer, errLimit, errNewest)
+	f := admin.LetterFilter{Group: q["group"], Reason: q["reason"], ErrorText: q["error"], ID: q["id"],
+		OlderThan: older, NewerThan: newer, Limit: int(limit), Newest: newest}
+	return f, errors.Join(errOlder, errNewer, errLimit, errNewest)
 }
 
-// requiredFilter is letterFilter for requests that change dead letters. Without a filter they need all=true.
+// requiredFilter is letterFilter for requests that change dead letters. A request without a filter must have all=true.
 func requiredFilter(q query) (admin.LetterFilter, error) {
 	f, err := letterFilter(q)
 	all, errAll := q.flag("all")
-	if err = errors.Join(err, errAll); err == nil && f == (admin.LetterFilter{}) && !all {
+	err = errors.Join(err, errAll)
+	isEmpty := f == admin.LetterFilter{}
+	if err == nil && isEmpty && !all {
 		err = lua.Invalid("all", "", "must be true where no filter is given")
 	}
 	return f, err
@@ -38,7 +40,7 @@ func listLetters(c *call) (int, any, error) {
 		err = lua.Invalid("limit", c.query["limit"], "must be a whole number from 1 to %d", mostListed)
 	}
 	if err == nil {
-		err = c.op.CheckKnown(c.ctx, c.queue)
+		err = c.op.CheckKnown(c.Ctx, c.queue)
 	}
 	if err != nil {
 		return 0, nil, err
@@ -47,7 +49,7 @@ func listLetters(c *call) (int, any, error) {
 		f.Limit = defaultLimit
 	}
 	list := []admin.Letter{}
-	for letter, err := range c.op.DeadLetters().List(c.ctx, c.queue, f) {
+	for letter, err := range c.op.DeadLetters().List(c.Ctx, c.queue, f) {
 		if err != nil {
 			return 0, nil, err
 		}
@@ -57,7 +59,7 @@ func listLetters(c *call) (int, any, error) {
 }
 
 func showLetter(c *call) (int, any, error) {
-	l, err := c.op.DeadLetters().Show(c.ctx, c.queue, c.id())
+	l, err := c.op.DeadLetters().Show(c.Ctx, c.queue, c.id())
 	return http.StatusOK, l, err
 }
 
@@ -67,9 +69,10 @@ type part struct {
 	More bool `json:"more"` // the time was up: repeat the request to continue
 }
 
-// inTime returns more, and no error, if err only means that the time of the request is up.
-func (c *call) inTime(err error) (more bool, failed error) {
-	if errors.Is(err, context.DeadlineExceeded) && c.r.Context().Err() == nil && c.ctx.Err() != nil {
+// timeIsUp returns more, and no error, if err only means that the time of the request is up.
+func (c *call) timeIsUp(err error) (more bool, failed error) {
+	callerWaits := c.R.Context().Err() == nil
+	if errors.Is(err, context.DeadlineExceeded) && c.Ctx.Err() != nil && callerWaits {
 		return true, nil
 	}
 	return false, err
@@ -84,14 +87,14 @@ func redriveLetters(c *call) (int, any, error) {
 	dry, errDry := c.query.flag("dry_run")
 	err := errors.Join(errFilter, errDelay, errSpread, errRate, errDry, checkTo(c.query))
 	if err == nil {
-		err = c.op.CheckKnown(c.ctx, c.queue)
+		err = c.op.CheckKnown(c.Ctx, c.queue)
 	}
 	if err != nil {
 		return 0, nil, err
 	}
-	r, err := c.op.DeadLetters().RedriveMatching(c.ctx, c.queue, f,
+	r, err := c.op.DeadLetters().RedriveMatching(c.Ctx, c.queue, f,
 		admin.RedriveOptions{Delay: delay, Spread: spread, To: c.query["to"], Rate: rate, DryRun: dry})
-	more, err := c.inTime(err)
+	more, err := c.timeIsUp(err)
 	if r.Scheduled > 0 && delay == 0 && spread == 0 && !dry {
 		c.makeReady()
 	}
@@ -101,12 +104,13 @@ func redriveLetters(c *call) (int, any, error) {
 // makeReady makes redriven messages ready before the request is answered, so that the next consumer gets them. An
 // error is only logged: the messages are scheduled, and a bridge makes them ready.
 func (c *call) makeReady() {
-	if err := c.op.MakeReady(c.ctx, c.queue); err != nil {
+	if err := c.op.MakeReady(c.Ctx, c.queue); err != nil {
 		c.log.Warn("redriven messages become ready after their request is answered", slog.String("queue", c.queue),
 			slog.Any("error", err))
 	}
 }
 
+// checkTo checks the group in the parameter to, which gets the redriven messages.
 func checkTo(q query) error {
 	if to, is := q["to"]; is {
 		return lua.CheckGroup(to)
@@ -123,13 +127,13 @@ func redriveLetter(c *call) (int, any, error) {
 	}
 	o := admin.RedriveOptions{Delay: delay, To: c.query["to"]}
 	if replace {
-		payload, err := c.body(c.cfg.MaxPayload)
+		payload, err := c.Body(c.cfg.MaxPayload)
 		if err != nil {
 			return 0, nil, err
 		}
 		o.Payload = &payload
 	}
-	r, err := c.op.DeadLetters().Redrive(c.ctx, c.queue, []string{c.id()}, o)
+	r, err := c.op.DeadLetters().Redrive(c.Ctx, c.queue, []string{c.id()}, o)
 	switch {
 	case err == nil && r.Gone > 0:
 		err = admin.ErrNotFound
@@ -144,7 +148,7 @@ func redriveLetter(c *call) (int, any, error) {
 }
 
 func purgeLetter(c *call) (int, any, error) {
-	n, err := c.op.DeadLetters().Purge(c.ctx, c.queue, []string{c.id()})
+	n, err := c.op.DeadLetters().Purge(c.Ctx, c.queue, []string{c.id()})
 	if err == nil && n == 0 {
 		err = admin.ErrNotFound
 	}
@@ -154,12 +158,12 @@ func purgeLetter(c *call) (int, any, error) {
 func purgeLetters(c *call) (int, any, error) {
 	f, err := requiredFilter(c.query)
 	if err == nil {
-		err = c.op.CheckKnown(c.ctx, c.queue)
+		err = c.op.CheckKnown(c.Ctx, c.queue)
 	}
 	if err != nil {
 		return 0, nil, err
 	}
-	n, err := c.op.DeadLetters().PurgeProgress(c.ctx, c.queue, f, func(int) {})
-	more, err := c.inTime(err)
+	n, err := c.op.DeadLetters().PurgeProgress(c.Ctx, c.queue, f, func(int) {})
+	more, err := c.timeIsUp(err)
 	return http.StatusOK, map[string]any{"purged": n, "more": more}, err
 }

@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	maxWait     = 60 * time.Second
-	mostSettled = 100 // of one request
+	maxWait    = 60 * time.Second
+	maxSettled = 100 // deliveries in one request
 )
 
 // delivery is the JSON form of a delivery.
@@ -31,7 +31,7 @@ type delivery struct {
 	ID       string            `json:"id"`
 	Attempt  int               `json:"attempt"`
 	Due      time.Time         `json:"due,omitzero"`
-	Within   int64             `json:"within_ms"` // visibility timeout, from the delivery on
+	Within   int64             `json:"within_ms"` // visibility timeout, counted from the delivery
 	Key      string            `json:"key,omitempty"`
 	Headers  map[string]string `json:"headers,omitempty"`
 	Payload  admin.Payload     `json:"payload"`
@@ -47,11 +47,11 @@ func deliveryOf(d *pull.Delivery) delivery {
 
 func receive(c *call) (int, any, error) { return c.receive([]string{c.queue}, nil) }
 
-// receiveOfSeveral receives from the queues in the query: in their order, or by weights.
+// receiveOfSeveral receives from the queues in the query: in the order of the query, or by weights.
 func receiveOfSeveral(c *call) (int, any, error) {
 	queues := strings.SplitN(c.query["queues"], ",", pull.MaxQueues+2)
 	if len(queues) > pull.MaxQueues {
-		return 0, nil, lua.Invalid("queues", "", "must be 1 to %d", pull.MaxQueues)
+		return 0, nil, lua.Invalid("queues", "", "must be 1 to %d names", pull.MaxQueues)
 	}
 	if err := c.mayAll(access.Consume, queues); err != nil {
 		return 0, nil, err
@@ -76,23 +76,27 @@ func (c *call) receive(queues []string, weights []int) (int, any, error) {
 	if err := errors.Join(errCount, errWithin, errWait); err != nil {
 		return 0, nil, err
 	}
-	if _, err := c.body(0); err != nil { // with an unread body the server does not notice that the caller hangs up
+	if _, err := c.Body(0); err != nil { // with an unread body the server does not notice that the caller hangs up
 		return 0, nil, err
 	}
-	found, err := c.wait(pull.Request{Queues: queues, Weights: weights, Group: c.query["group"], Count: int(count),
+	found, err := c.pull(pull.Request{Queues: queues, Weights: weights, Group: c.query["group"], Count: int(count),
 		Within: within, Wait: time.Duration(wait) * time.Millisecond})
 	if err != nil {
 		return 0, nil, err
 	}
 	if wait > 0 && len(found) > 0 {
-		if err := errors.Join(c.authenticate(), c.mayAll(access.Consume, queues), c.mayAnswer()); err != nil {
-			c.puller.GiveBack(c.ctx, found)
+		err := c.stillMay(access.Consume, queues)
+		if err == nil {
+			err = c.MayAnswer()
+		}
+		if err != nil {
+			c.puller.GiveBack(c.Ctx, found)
 			return 0, nil, err
 		}
 	}
-	if c.ctx.Err() != nil { // the caller hung up: an answer would still go into the buffers of its connection
-		c.puller.GiveBack(c.ctx, found)
-		return 0, nil, context.Cause(c.ctx)
+	if c.Ctx.Err() != nil { // the caller hung up: an answer would still go into the buffers of its connection
+		c.puller.GiveBack(c.Ctx, found)
+		return 0, nil, context.Cause(c.Ctx)
 	}
 	all := make([]delivery, len(found))
 	for i := range found {
@@ -100,71 +104,18 @@ func (c *call) receive(queues []string, weights []int) (int, any, error) {
 	}
 	c.w.json(http.StatusOK, map[string]any{"deliveries": all})
 	if err := http.NewResponseController(c.w).Flush(); err != nil { // the caller is gone
-		c.puller.GiveBack(c.ctx, found)
+		c.puller.GiveBack(c.Ctx, found)
 	}
 	return 0, nil, nil
 }
 
-// beginWait counts this request as waiting instead of busy, until done is called. It fails if too many requests wait;
-// one token may have a quarter of MaxPolls.
-func (g *Gateway) beginWait(w http.ResponseWriter) (done func(), err error) {
-	token := tokenOf(w)
-	if g.waiting.begin(token) {
-		g.waiting.end(token)
-		return nil, &problem{Type: typeBusy, Status: http.StatusServiceUnavailable, wait: time.Second,
-			Detail: "as many callers with this token wait as may: try again"}
-	}
-	select {
-	case g.polls <- struct{}{}:
-	default:
-		g.waiting.end(token)
-		return nil, &problem{Type: typeBusy, Status: http.StatusServiceUnavailable, wait: time.Second,
-			Detail: "as many callers wait as may: try again"}
-	}
-	g.busy.Add(-1)
-	return func() {
-		g.busy.Add(1) // even above MaxRequests: a request that has got a message must not be refused
-		g.waiting.end(token)
-		<-g.polls
-	}, nil
-}
-
-// wait pulls messages, and waits for them as long as the request says.
-func (c *call) wait(r pull.Request) (found []pull.Delivery, err error) {
-	err = c.poll(c.w, c.ctx, r.Wait, func(ctx context.Context) (err error) {
+// pull pulls messages. If there are none, it waits for a message as long as the request says.
+func (c *call) pull(r pull.Request) (found []pull.Delivery, err error) {
+	err = c.Poll(r.Wait, func(ctx context.Context) (err error) {
 		found, err = c.puller.Pull(ctx, r)
 		return err
 	})
 	return found, err
-}
-
-// poll calls pull, which may block for about wait. Meanwhile the request counts as waiting. When the gateway stops,
-// poll returns early without messages and without an error; the caller then asks another gateway.
-func (g *Gateway) poll(w http.ResponseWriter, ctx context.Context, wait time.Duration,
-	pull func(context.Context) error) error {
-	g.pulled.Do(func() { g.pulling.Go(func() { g.puller.Run(g.stopping) }) })
-	if wait == 0 {
-		ctx, cancel := context.WithTimeout(ctx, g.cfg.Timeout)
-		defer cancel()
-		return pull(ctx)
-	}
-	done, err := g.beginWait(w)
-	if err != nil {
-		return err
-	}
-	defer done()
-	rc, until := http.NewResponseController(w), time.Now().Add(wait+g.cfg.Timeout)
-	_ = rc.SetReadDeadline(until)
-	_ = rc.SetWriteDeadline(until)
-	waiting, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(g.stopping, cancel)()
-	err = pull(waiting)
-	_ = rc.SetWriteDeadline(time.Now().Add(readTimeout + g.cfg.Timeout)) // the usual deadline of an answer, from now
-	if g.stopping.Err() != nil && ctx.Err() == nil && errors.Is(err, context.Canceled) {
-		return nil
-	}
-	return err
 }
 
 // settlement is a caller's request to settle or extend a delivery.
@@ -190,7 +141,7 @@ const extended stream.Settlement = "extended"
 
 // settle settles all deliveries in the body. If an item is invalid or not allowed, it settles none.
 func settle(c *call) (int, any, error) {
-	text, err := c.body(1 << 20)
+	text, err := c.Body(1 << 20)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -198,8 +149,8 @@ func settle(c *call) (int, any, error) {
 	if json.Unmarshal(text, &raw) != nil || len(raw) < 1 {
 		return 0, nil, malformed("the body is not a JSON array with an object for each delivery")
 	}
-	if len(raw) > mostSettled {
-		return 0, nil, lua.Invalid("deliveries", strconv.Itoa(len(raw)), "must be at most %d", mostSettled)
+	if len(raw) > maxSettled {
+		return 0, nil, lua.Invalid("deliveries", strconv.Itoa(len(raw)), "must be at most %d", maxSettled)
 	}
 	all := make([]settlement, len(raw))
 	for i, one := range raw {
@@ -209,7 +160,7 @@ func settle(c *call) (int, any, error) {
 		if err := all[i].check(); err != nil {
 			return 0, nil, err
 		}
-		if !c.grant.May(access.Consume, all[i].ticket.Queue) {
+		if !c.Grant.May(access.Consume, all[i].ticket.Queue) {
 			return 0, nil, forbidden(access.Consume)
 		}
 	}
@@ -242,13 +193,13 @@ func (s *settlement) check() (err error) {
 		return lua.Invalid("outcome", cut(s.Outcome), "must be one of %s", outcomes)
 	}
 	if s.In != nil && s.Outcome != "retry" && s.Outcome != "snooze" {
-		return lua.Invalid("in_ms", strconv.FormatInt(*s.In, 10), "goes with the outcomes retry and snooze")
+		return lua.Invalid("in_ms", strconv.FormatInt(*s.In, 10), "is allowed only with the outcomes retry and snooze")
 	}
 	if s.In == nil && s.Outcome == "snooze" {
 		return lua.Invalid("in_ms", "", "must be given with the outcome snooze")
 	}
 	if s.Within != 0 && s.Outcome != "extend" {
-		return lua.Invalid("within_ms", strconv.FormatInt(s.Within, 10), "goes with the outcome extend")
+		return lua.Invalid("within_ms", strconv.FormatInt(s.Within, 10), "is allowed only with the outcome extend")
 	}
 	for name, ms := range map[string]*int64{"in_ms": s.In, "within_ms": &s.Within} {
 		if ms != nil && (*ms < 0 || *ms > lua.MaxDelay.Milliseconds()) {
@@ -258,24 +209,24 @@ func (s *settlement) check() (err error) {
 	return nil
 }
 
-// chosen returns the tokens of the deliveries with a matching outcome, and their indexes in all.
-func chosen(all []settlement, is func(outcome string) bool) (tokens []pull.Token, at []int) {
+// withOutcome returns the tokens of the deliveries with a matching outcome, and their indexes in all.
+func withOutcome(all []settlement, matches func(outcome string) bool) (tokens []pull.Token, indexes []int) {
 	for i, one := range all {
-		if is(one.Outcome) {
-			tokens, at = append(tokens, one.Token), append(at, i)
+		if matches(one.Outcome) {
+			tokens, indexes = append(tokens, one.Token), append(indexes, i)
 		}
 	}
-	return tokens, at
+	return tokens, indexes
 }
 
 // acknowledge settles the deliveries with the outcome ack.
 func (c *call) acknowledge(all []settlement, results []outcome) error {
-	tokens, at := chosen(all, func(outcome string) bool { return outcome == "ack" })
-	won, err := c.puller.Ack(c.ctx, tokens)
+	tokens, indexes := withOutcome(all, func(outcome string) bool { return outcome == "ack" })
+	won, err := c.puller.Ack(c.Ctx, tokens)
 	for i, ok := range won {
-		results[at[i]].Outcome = bridge.Lost
+		results[indexes[i]].Outcome = bridge.Lost
 		if ok {
-			results[at[i]].Outcome = bridge.Acknowledged
+			results[indexes[i]].Outcome = bridge.Acknowledged
 		}
 	}
 	return err
@@ -283,35 +234,36 @@ func (c *call) acknowledge(all []settlement, results []outcome) error {
 
 // extend extends the deliveries with the outcome extend.
 func (c *call) extend(all []settlement, results []outcome) error {
-	tokens, at := chosen(all, func(outcome string) bool { return outcome == "extend" })
-	within := make([]time.Duration, len(at))
-	for i := range at {
-		within[i] = time.Duration(all[at[i]].Within) * time.Millisecond
+	tokens, indexes := withOutcome(all, func(outcome string) bool { return outcome == "extend" })
+	timeouts := make([]time.Duration, len(indexes))
+	for i, index := range indexes {
+		timeouts[i] = time.Duration(all[index].Within) * time.Millisecond
 	}
-	held, err := c.puller.Extend(c.ctx, tokens, within)
-	for i, answer := range held {
+	answers, err := c.puller.Extend(c.Ctx, tokens, timeouts)
+	for i, answer := range answers {
+		result := &results[indexes[i]]
 		switch answer {
 		case lua.StillHeld:
-			results[at[i]].Outcome = extended
+			result.Outcome = extended
 		case lua.HeldCancelled:
-			results[at[i]].Outcome = bridge.Cancelled
+			result.Outcome = bridge.Cancelled
 		default:
-			results[at[i]].Outcome = bridge.Lost
+			result.Outcome = bridge.Lost
 		}
 	}
 	return err
 }
 
-// fail settles the deliveries with any other outcome.
+// fail settles the deliveries with an outcome other than ack and extend.
 func (c *call) fail(all []settlement, results []outcome) error {
-	tokens, at := chosen(all, func(outcome string) bool { return outcome != "ack" && outcome != "extend" })
-	reasons := make([]error, len(at))
-	for i := range at {
-		reasons[i] = all[at[i]].reason()
+	tokens, indexes := withOutcome(all, func(outcome string) bool { return outcome != "ack" && outcome != "extend" })
+	reasons := make([]error, len(indexes))
+	for i, index := range indexes {
+		reasons[i] = all[index].reason()
 	}
-	outcomes, err := c.puller.Fail(c.ctx, tokens, reasons)
+	outcomes, err := c.puller.Fail(c.Ctx, tokens, reasons)
 	for i, outcome := range outcomes {
-		results[at[i]].Outcome = outcome
+		results[indexes[i]].Outcome = outcome
 	}
 	return err
 }

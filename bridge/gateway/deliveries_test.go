@@ -17,6 +17,7 @@ import (
 	"github.com/duestream/duestream/stream/pull"
 )
 
+// given returns the deliveries in an answer, which must be 200.
 func (r *rig) given(a answer) (all []delivery) {
 	r.t.Helper()
 	a.want(http.StatusOK)
@@ -52,11 +53,13 @@ func TestReceiveAndSettle(t *testing.T) {
 		all[5].Within != 30_000 {
 		t.Fatalf("%+v", all)
 	}
+	// say returns a settlement of delivery i, with further fields.
 	say := func(i int, rest string) string { return fmt.Sprintf(`{"token":%q%s}`, all[i].Token, rest) }
 	redistest.Want(t, "settled", r.settles(say(0, ""), say(1, `,"outcome":"retry","error":"no","in_ms":0`),
 		say(2, `,"outcome":"dead","error":"never"`), say(3, `,"outcome":"release"`), say(4, `,"outcome":"snooze","in_ms":0`),
 		say(5, `,"outcome":"extend","within_ms":100`)), "[{acknowledged} {retried} {dead} {released} {snoozed} {extended}]")
-	redistest.Want(t, "again", r.settles(say(0, ""), say(1, `,"outcome":"retry"`), say(5, "")), "[{lost} {lost} {acknowledged}]")
+	redistest.Want(t, "settled again", r.settles(say(0, ""), say(1, `,"outcome":"retry"`), say(5, "")),
+		"[{lost} {lost} {acknowledged}]")
 	letters := r.do("GET", "/v1/queues/q/dead", "")
 	if letters.want(http.StatusOK); !strings.Contains(string(letters.body), `"never"`) {
 		t.Errorf("%s", letters.body)
@@ -68,6 +71,7 @@ func TestReceiveAndSettle(t *testing.T) {
 func TestWaitingForAMessage(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
+	// wait asks for a message, and sends the status and the IDs of the messages that it got, or "hung up".
 	wait := func(ctx context.Context, ended chan<- string) {
 		req, err := http.NewRequestWithContext(ctx, "POST", r.base+"/v1/queues/q/deliveries?group=g&wait_ms=60000", nil)
 		if err != nil {
@@ -91,37 +95,38 @@ func TestWaitingForAMessage(t *testing.T) {
 		}
 		ended <- ids
 	}
-	waiting := func(n int) {
+	untilWaiting := func(n int) { // callers at the gateway
 		t.Helper()
 		redistest.Eventually(t, 10*time.Second, func() (bool, string) { return len(r.g.polls) == n, fmt.Sprint(len(r.g.polls)) })
 	}
 	ctx, hangUp := context.WithCancel(t.Context())
 	gone, ended := make(chan string, 1), make(chan string, 1)
 	go wait(ctx, gone)
-	waiting(1)
+	untilWaiting(1)
 	hangUp()
 	redistest.Want(t, "the first", <-gone, "hung up")
-	waiting(0)
+	untilWaiting(0)
 	go wait(t.Context(), ended)
-	waiting(1)
+	untilWaiting(1)
 	r.do("POST", "/v1/queues/q/messages?id=m", "x").want(http.StatusCreated)
 	redistest.Want(t, "the second", <-ended, "200 m")
 	go wait(t.Context(), ended)
-	waiting(1)
+	untilWaiting(1)
 	r.g.stop()
 	redistest.Want(t, "the third", <-ended, "200")
 }
 
-// late is a caller that hangs up when there is a message for it, before the answer.
+// late is a caller that hangs up after a message was taken for it, but before the answer is written.
 type late struct {
 	*httptest.ResponseRecorder
 	hangUp func()
-	set    int
+	set    int // calls of SetWriteDeadline
 }
 
 func (w *late) SetReadDeadline(time.Time) error { return nil }
 
-// SetWriteDeadline is called at the beginning and at the end of the wait.
+// SetWriteDeadline hangs up at its second call. The gateway calls it at the beginning of the wait, and again when there
+// is a message.
 func (w *late) SetWriteDeadline(time.Time) error {
 	if w.set++; w.set == 2 {
 		w.hangUp()
@@ -129,8 +134,9 @@ func (w *late) SetWriteDeadline(time.Time) error {
 	return nil
 }
 
-// Regression: a write to a connection that the caller has closed succeeds, so the gateway did not notice that nobody
-// got the message. It came back after its visibility timeout, with one attempt used up.
+// If a caller hangs up after a message was taken for it, the message goes back to its queue at once, and no attempt is
+// counted. Regression: a write to a connection that the caller has closed succeeds, so the gateway did not notice that
+// nobody got the message. The message came back after its visibility timeout, with one attempt used up.
 func TestWhoHangsUpWhenThereIsAMessageTakesNone(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -138,7 +144,7 @@ func TestWhoHangsUpWhenThereIsAMessageTakesNone(t *testing.T) {
 		"q": "POST /v1/queues/q/deliveries?group=g&wait_ms=30000", "ns:q": "GET /api/ns/q?timeout=30",
 	} {
 		r.do("POST", "/v1/queues/"+queue+"/messages?id=m", "x").want(http.StatusCreated)
-		ready := func() {
+		ready := func() { // moves the message to the stream, as a bridge would
 			if err := r.op.MakeReady(t.Context(), queue); err != nil {
 				t.Fatal(err)
 			}
@@ -154,15 +160,15 @@ func TestWhoHangsUpWhenThereIsAMessageTakesNone(t *testing.T) {
 		ctx, hangUp := context.WithCancel(t.Context())
 		gone := &late{ResponseRecorder: httptest.NewRecorder(), hangUp: hangUp}
 		ask(gone, ctx)
-		redistest.Want(t, queue+": hung up", gone.set, 2)
+		redistest.Want(t, queue+": calls of SetWriteDeadline", gone.set, 2)
 		if told := gone.Body.String(); strings.Contains(told, `"m"`) {
-			t.Errorf("%s: told to nobody: %s", queue, told)
+			t.Errorf("%s: the caller that hung up was told the message: %s", queue, told)
 		}
 		ready()
 		again := httptest.NewRecorder()
 		ask(again, t.Context())
 		if told := again.Body.String(); !strings.Contains(told, `"m"`) {
-			t.Errorf("%s: then: %d %s", queue, again.Code, told)
+			t.Errorf("%s: the next caller got %d %s", queue, again.Code, told)
 		}
 	}
 }
@@ -177,16 +183,17 @@ func TestWaitingTakesNoPlace(t *testing.T) {
 		return len(r.g.polls) == 1 && r.g.busy.Load() == 0, "nobody waits"
 	})
 	r.do("POST", "/v1/queues/q/deliveries?group=g&wait_ms=30000", "").refused(http.StatusServiceUnavailable, typeBusy)
-	redistest.Eventually(t, 10*time.Second, func() (bool, string) { // the request before ends a moment after its answer
+	// The refused request is counted until just after its answer.
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
 		return r.do("POST", "/v1/queues/q/messages?id=m", "x").status == http.StatusCreated, "there is no place"
 	})
-	redistest.Want(t, "given", len(r.given(<-ended)), 1)
+	redistest.Want(t, "messages for the caller that waited", len(r.given(<-ended)), 1)
 }
 
 // Regression: waiting callers of one token took all of MaxPolls, so that no other caller could wait for a message.
 func TestCallersOfOneTokenThatWaitLeavePlacesToOthers(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, func(c *Config) { c.MaxPolls = 16 })
+	r := newRig(t, func(c *Config) { c.MaxPolls = 16 }) // one token may have a quarter of them
 	greedy := r.allow(access.Token{Name: "greedy", Verbs: access.Verbs(), Queues: []string{"*"}})
 	ctx, hangUp := context.WithCancel(t.Context())
 	defer hangUp()
@@ -229,19 +236,19 @@ func TestCallersOfOneTokenThatWaitLeavePlacesToOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	said, err := io.ReadAll(job.Body)
-	redistest.Want(t, "lmstfy's answer", string(said), `{"error":"as many requests are being answered as may be"}`)
+	redistest.Want(t, "lmstfy's answer", string(said), `{"error":"too many requests at the same time"}`)
 	redistest.Want(t, "its status, when to come back", fmt.Sprintln(job.StatusCode, job.Header["Retry-After"], err), "503 [1] <nil>\n")
 	if strings.Contains(r.log.String(), "lmstfy") {
-		t.Errorf("it fills the log:\n%s", r.log.String())
+		t.Errorf("the refused request fills the log:\n%s", r.log.String())
 	}
-	redistest.Want(t, "that wait", len(r.g.polls), 4)
+	redistest.Want(t, "callers that wait", len(r.g.polls), 4)
 	got := make(chan answer, 1)
 	go func() { got <- r.do("POST", ours, "") }()
 	redistest.Eventually(t, 10*time.Second, func() (bool, string) { return len(r.g.polls) == 5, "the other token does not wait" })
 	hangUp()
 	redistest.Eventually(t, 10*time.Second, func() (bool, string) { return len(r.g.polls) == 1, "places are not given back" })
 	r.do("POST", "/v1/queues/q/messages?id=m", "x").want(http.StatusCreated)
-	redistest.Want(t, "given", len(r.given(<-got)), 1)
+	redistest.Want(t, "messages for the other token", len(r.given(<-got)), 1)
 	a, err := asks(t.Context(), "POST", "/v1/queues/other/deliveries?group=g&wait_ms=1", greedy)
 	if err != nil {
 		t.Fatal(err)
@@ -285,7 +292,7 @@ func TestWrongSettlementsSettleNothing(t *testing.T) {
 		r.do("POST", path, "["+good+"]", "Content-Type: application/json", "Authorization: Bearer "+narrow).
 			refused(http.StatusForbidden, typeForbidden)
 	}
-	redistest.Want(t, "in the end", r.settles(good), "[{acknowledged}]")
+	redistest.Want(t, "the settlement alone", r.settles(good), "[{acknowledged}]")
 }
 
 // A list of thousands of names is refused at little cost, and the answer does not repeat the names.
@@ -334,13 +341,15 @@ func TestCancelWhatAConsumerHolds(t *testing.T) {
 	}
 	redistest.Want(t, "extended", r.settles(say(0, "extend"), say(1, "extend")), "[{cancelled} {cancelled}]")
 	redistest.Want(t, "settled", r.settles(say(0, "retry"), say(1, "ack")), "[{cancelled} {acknowledged}]")
-	redistest.Want(t, "again", r.settles(say(0, "retry"), say(1, "ack")), "[{lost} {lost}]")
+	redistest.Want(t, "settled again", r.settles(say(0, "retry"), say(1, "ack")), "[{lost} {lost}]")
 	r.do("DELETE", "/v1/queues/q/messages/a?running=true", "").want(http.StatusNotFound)
 	r.do("DELETE", "/v1/queues/q/messages/a?group=g", "").want(http.StatusUnprocessableEntity)
 	r.do("DELETE", "/v1/queues/q/messages/a?running=yes", "").want(http.StatusUnprocessableEntity)
 	redistest.Want(t, "nothing comes again", len(r.given(r.do("POST", "/v1/queues/q/deliveries?group=g", ""))), 0)
 }
 
+// A receive for one group more than a queue may have is refused with the name of the group and the limit. Groups that
+// exist are still served.
 func TestAReceiveIsToldThatThereAreTooManyGroups(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -4,6 +4,8 @@
 //
 //	store, err := access.Open(access.Config{Client: redis.Client})
 //	g, err := gateway.New(gateway.Config{Redis: redis, Access: store})
+//	err = lmstfy.Mount(g) // if programs use lmstfy's API
+//	go g.Run(ctx)
 //	server := gateway.NewServer(g)
 //	err = server.ListenAndServe()
 //

@@ -21,8 +21,8 @@ func TestTheDocumentedCommandsPrintWhatIsDocumented(t *testing.T) {
 	r := newRig(t)
 	ran := 0
 	for i, part := range strings.Split(string(text), "```") {
-		block, is := strings.CutPrefix(part, "console\n")
-		if i%2 == 0 || !is {
+		block, isConsole := strings.CutPrefix(part, "console\n")
+		if i%2 == 0 || !isConsole { // the parts with an even index are text between the blocks
 			continue
 		}
 		for _, step := range strings.Split(block, "$ ")[1:] {
@@ -37,7 +37,7 @@ func TestTheDocumentedCommandsPrintWhatIsDocumented(t *testing.T) {
 			ran++
 		}
 	}
-	if ran < 8 {
+	if ran < 8 { // else the page is no longer parsed right
 		t.Errorf("%d commands were found", ran)
 	}
 }
@@ -59,7 +59,7 @@ func TestEveryProblemIsDocumented(t *testing.T) {
 			t.Errorf("problem %s has no row", m[1])
 		}
 	}
-	if len(types) < 15 {
+	if len(types) < 15 { // else problem.go is no longer parsed right
 		t.Errorf("%d types were found", len(types))
 	}
 }

@@ -8,10 +8,11 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
+// replicated makes the gateway wait until one replica has confirmed each write.
 func replicated(c *Config) { c.Durability = bridge.Replicated(1) }
 
-// Regression: a gateway answered 201 for a message that no replica had, and a failover lost it. Without a
-// confirmation the message is stored, but the answer is an error, also when the request is repeated.
+// Without a replica's confirmation a message is stored, but the answer is an error, also when the request is repeated.
+// Regression: a gateway answered 201 for a message that no replica had, and a failover lost the message.
 func TestAnswersWaitForTheDurability(t *testing.T) {
 	t.Parallel()
 	t.Run("with a replica", func(t *testing.T) {
@@ -34,6 +35,6 @@ func TestAnswersWaitForTheDurability(t *testing.T) {
 		r.do("PATCH", "/v1/queues/q/messages/a?in_ms=900000", "").refused(http.StatusServiceUnavailable, typeUncertain)
 		r.do("DELETE", "/v1/queues/q/messages/a", "").refused(http.StatusServiceUnavailable, typeUncertain)
 		r.do("PUT", "/api/ns/q?delay=600", "job", "X-Token: "+r.token).want(http.StatusServiceUnavailable).
-			has("it is done, and the store did not confirm")
+			has("but the store did not confirm")
 	})
 }

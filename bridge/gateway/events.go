@@ -14,87 +14,74 @@ import (
 
 	"github.com/duestream/duestream/bridge/access"
 	"github.com/duestream/duestream/bridge/admin"
-	"github.com/duestream/duestream/lua"
 )
 
 // Times of an event stream.
 const (
-	defaultEach = 5 * time.Second        // between two events
-	minEach     = time.Second            // between two events
-	maxEach     = time.Minute            // between two events
-	sharedFor   = 500 * time.Millisecond // so long all listeners share one read of the queues
-	heartbeat   = 15 * time.Second       // of silence, before a comment is sent
-	allowedEach = time.Second            // between two checks of the token
-	eventWithin = 10 * time.Second       // to write an event; a slower listener is cut off
+	defaultInterval = 5 * time.Second        // between two events
+	minInterval     = time.Second            // between two events
+	maxInterval     = time.Minute            // between two events
+	maxReadAge      = 500 * time.Millisecond // listeners share a read of the queues that is younger
+	heartbeat       = 15 * time.Second       // of silence, before a comment is sent
+	checkInterval   = time.Second            // between two checks of the token
+	writeTimeout    = 10 * time.Second       // of an event; a slower listener is disconnected
 )
 
 // events sends the state of queues at intervals, until the caller hangs up, the gateway stops or the token is no longer
 // valid.
 func events(c *call) (int, any, error) {
-	each, err := c.query.integer("interval_ms", defaultEach.Milliseconds(), minEach.Milliseconds(), maxEach.Milliseconds())
+	interval, err := c.query.integer("interval_ms", defaultInterval.Milliseconds(), minInterval.Milliseconds(),
+		maxInterval.Milliseconds())
 	if err != nil {
 		return 0, nil, err
 	}
 	var only []string
 	if text, is := c.query["queues"]; is {
 		only = strings.Split(text, ",")
-		if err := c.mayAll(access.Operate, only); err != nil {
+		if err := c.mayAll(access.Inspect, only); err != nil {
 			return 0, nil, err
 		}
 	}
-	if _, err := c.body(0); err != nil {
+	if _, err := c.Body(0); err != nil {
 		return 0, nil, err
 	}
-	done, err := c.beginWait(c.w)
+	done, err := c.beginWait()
 	if err != nil {
 		return 0, nil, err
 	}
 	defer done()
-	s := &listener{call: c, rc: http.NewResponseController(c.w), only: only}
-	_ = s.rc.SetReadDeadline(time.Time{})
+	l := &listener{call: c, rc: http.NewResponseController(c.w), only: only}
+	_ = l.rc.SetReadDeadline(time.Time{})
 	h := c.w.Header()
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("X-Accel-Buffering", "no") // tells a proxy not to buffer events
 	c.w.WriteHeader(http.StatusOK)
-	if c.r.Method == http.MethodHead {
+	if c.R.Method == http.MethodHead {
 		return 0, nil, nil
 	}
-	ctx, cancel := context.WithCancel(c.ctx)
+	ctx, cancel := context.WithCancel(c.Ctx)
 	defer cancel()
 	defer context.AfterFunc(c.stopping, cancel)()
-	defer c.shared.leave(s)
-	s.run(ctx, time.Duration(each)*time.Millisecond)
+	defer c.shared.leave(l)
+	l.run(ctx, time.Duration(interval)*time.Millisecond)
 	return 0, nil, nil
-}
-
-// mayAll returns an error unless the token allows the verb on all of these queues.
-func (c *call) mayAll(verb access.Verb, queues []string) error {
-	for _, queue := range queues {
-		if err := lua.CheckQueue(queue); err != nil {
-			return err
-		}
-		if !c.grant.May(verb, queue) {
-			return forbidden(verb)
-		}
-	}
-	return nil
 }
 
 // listener is a caller of events.
 type listener struct {
 	*call
-	rc    *http.ResponseController
-	only  []string  // queues; nil = all that the token allows
-	wrote time.Time // when something was last sent
-	told  string    // type of the problem that was sent last; "" = none since
+	rc        *http.ResponseController
+	only      []string  // queues; nil = all queues that the token allows
+	lastWrite time.Time // when something was last sent
+	problem   string    // type of the last problem that was sent; "" = the last read of the queues succeeded
 }
 
 // run sends events until ctx ends, the token is no longer valid or a write fails.
-func (s *listener) run(ctx context.Context, each time.Duration) {
-	if s.write([]byte("retry: 2000\n\n")) != nil {
+func (l *listener) run(ctx context.Context, interval time.Duration) {
+	if l.write([]byte("retry: 2000\n\n")) != nil {
 		return
 	}
-	next, wake := time.Now(), time.NewTimer(0)
+	nextEvent, wake := time.Now(), time.NewTimer(0)
 	defer wake.Stop()
 	for {
 		select {
@@ -102,194 +89,193 @@ func (s *listener) run(ctx context.Context, each time.Duration) {
 			return
 		case <-wake.C:
 		}
-		if !s.allowed(ctx) {
+		if !l.isAllowed(ctx) {
 			return
 		}
 		var err error
 		switch now := time.Now(); {
-		case !now.Before(next):
-			next = now.Add(each)
-			s.shared.listen(s, queueFilter{s.only, s.grant})
-			seen := s.shared.read()
+		case !now.Before(nextEvent):
+			nextEvent = now.Add(interval)
+			l.shared.listen(l, queueFilter{l.only, l.Grant}) // isAllowed has just read the grant again
+			stats := l.shared.read()
 			if ctx.Err() != nil {
 				return
 			}
-			err = s.tell(seen)
-		case now.Sub(s.wrote) >= s.shared.heartbeat:
-			err = s.write([]byte(":\n\n"))
+			err = l.send(stats)
+		case now.Sub(l.lastWrite) >= l.shared.heartbeat:
+			err = l.write([]byte(":\n\n"))
 		}
 		if err != nil {
 			return
 		}
-		wake.Reset(min(time.Until(next), allowedEach))
+		wake.Reset(min(time.Until(nextEvent), checkInterval))
 	}
 }
 
-// allowed checks the token again. If the token is no longer valid, allowed sends that problem as the last event.
-func (s *listener) allowed(ctx context.Context) bool {
-	err := s.authenticate()
-	if err == nil {
-		err = s.mayAll(access.Operate, s.only)
-	}
+// isAllowed checks the token again. If the token is no longer valid, it sends that problem as the last event.
+func (l *listener) isAllowed(ctx context.Context) bool {
+	err := l.stillMay(access.Inspect, l.only)
 	if ctx.Err() != nil {
 		return false
 	}
 	if err != nil {
-		_ = s.problem(err)
+		_ = l.sendProblem(err)
 	}
 	return err == nil
 }
 
-// tell sends the last look as an event. If the look failed it sends the problem, but only once until the problem
-// changes.
-func (s *listener) tell(seen *snapshot) error {
-	if seen.err != nil {
-		if p := problemOf(seen.err); p.Type == s.told {
+// send sends the state of the queues as an event. If the read of the queues failed, send sends the problem, but only
+// once until the type of the problem changes.
+func (l *listener) send(stats *snapshot) error {
+	if stats.err != nil {
+		if p := problemOf(stats.err); p.Type == l.problem {
 			return nil
 		}
-		return s.problem(seen.err)
+		return l.sendProblem(stats.err)
 	}
-	s.told = ""
+	l.problem = ""
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "event: stats\ndata: {\"at\":%q,\"queues\":[", seen.at.UTC().Format(time.RFC3339Nano))
-	some := false
-	for _, one := range seen.queues {
-		if !(queueFilter{s.only, s.grant}).in(one.name) {
+	fmt.Fprintf(&b, "event: stats\ndata: {\"at\":%q,\"queues\":[", stats.at.UTC().Format(time.RFC3339Nano))
+	isFirst := true
+	for _, one := range stats.queues { // the read may hold queues that only other listeners want
+		if !(queueFilter{l.only, l.Grant}).wants(one.name) {
 			continue
 		}
-		if some {
+		if !isFirst {
 			b.WriteByte(',')
 		}
 		b.Write(one.text)
-		some = true
+		isFirst = false
 	}
 	b.WriteString("]}\n\n")
-	return s.write(b.Bytes())
+	return l.write(b.Bytes())
 }
 
-func (s *listener) problem(err error) error {
+func (l *listener) sendProblem(err error) error {
 	p := problemOf(err)
-	p.Title, p.Request, s.told = http.StatusText(p.Status), s.w.id, p.Type
+	p.Title, p.Request, l.problem = http.StatusText(p.Status), l.w.id, p.Type
 	text, err := encode(p)
 	if err != nil {
 		return err
 	}
-	return s.write(fmt.Appendf(nil, "event: problem\ndata: %s\n", text))
+	return l.write(fmt.Appendf(nil, "event: problem\ndata: %s\n", text))
 }
 
 // write sends a text without buffering.
-func (s *listener) write(text []byte) error {
-	s.wrote = time.Now()
-	_ = s.rc.SetWriteDeadline(s.wrote.Add(eventWithin))
-	if _, err := s.w.Write(text); err != nil {
+func (l *listener) write(text []byte) error {
+	l.lastWrite = time.Now()
+	_ = l.rc.SetWriteDeadline(l.lastWrite.Add(writeTimeout))
+	if _, err := l.w.Write(text); err != nil {
 		return err
 	}
-	return s.rc.Flush()
+	return l.rc.Flush()
 }
 
 // queueFilter names the queues that a listener wants events of.
 type queueFilter struct {
-	only  []string // nil = all that the token allows
+	only  []string // nil = all queues that the token allows
 	grant *access.Grant
 }
 
-func (i queueFilter) in(queue string) bool {
-	return (i.only == nil || slices.Contains(i.only, queue)) && i.grant.May(access.Operate, queue)
+func (f queueFilter) wants(queue string) bool {
+	return (f.only == nil || slices.Contains(f.only, queue)) && f.grant.May(access.Inspect, queue)
 }
 
-// snapshot is the result of a look at all queues that listeners want events of, or the error of that look.
+// snapshot is the result of one read of all queues that listeners want events of, or the error of that read.
 type snapshot struct {
 	at              time.Time
-	listenersAtRead int // value of sharedStats.listenersSoFar at the look
-	queues          []seenQueue
+	listenersAtRead int // value of sharedStats.listenersSoFar at the read
+	queues          []queueStats
 	err             error
 }
 
-type seenQueue struct {
+// queueStats is the state of a queue in the form of an event.
+type queueStats struct {
 	name string
 	text json.RawMessage
 }
 
-// sharedStats reads the state of queues for all listeners of a gateway together: of the queues that any of them wants.
+// sharedStats reads the state of queues for all listeners of a gateway together: the queues that any listener wants.
 type sharedStats struct {
 	op       *admin.Admin
 	stopping context.Context
 	timeout  time.Duration
 
-	heartbeat time.Duration // after so long a silence a listener gets a comment
+	heartbeat time.Duration // a listener gets a comment after such a silence
 
-	turn    chan struct{} // mutex of look: full while no goroutine looks
+	turn    chan struct{} // mutex of read: holds a value while no goroutine reads
 	watcher *admin.Watcher
 	last    *snapshot
 
 	mu             sync.Mutex
 	listeners      map[*listener]queueFilter
-	listenersSoFar int // listeners so far, including those that left
+	listenersSoFar int // includes listeners that have left
 }
 
 func newSharedStats(op *admin.Admin, stopping context.Context, timeout time.Duration) *sharedStats {
-	l := &sharedStats{op: op, stopping: stopping, timeout: timeout, heartbeat: heartbeat, turn: make(chan struct{}, 1),
+	s := &sharedStats{op: op, stopping: stopping, timeout: timeout, heartbeat: heartbeat, turn: make(chan struct{}, 1),
 		listeners: map[*listener]queueFilter{}}
-	l.turn <- struct{}{}
-	return l
+	s.turn <- struct{}{}
+	return s
 }
 
 // listen records the queues that a listener wants events of from now on.
-func (l *sharedStats) listen(s *listener, i queueFilter) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if _, known := l.listeners[s]; !known {
-		l.listenersSoFar++
+func (s *sharedStats) listen(l *listener, filter queueFilter) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, known := s.listeners[l]; !known {
+		s.listenersSoFar++
 	}
-	l.listeners[s] = i
+	s.listeners[l] = filter
 }
 
-func (l *sharedStats) leave(s *listener) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.listeners, s)
+func (s *sharedStats) leave(l *listener) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.listeners, l)
 }
 
-// wanted returns a filter of the queues that listeners want, and how many listeners have come so far.
-func (l *sharedStats) wanted() (in func(queue string) bool, came int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	all := slices.Collect(maps.Values(l.listeners))
+// wanted returns a filter of the queues that any listener wants, and listenersSoFar.
+func (s *sharedStats) wanted() (isWanted func(queue string) bool, listenersSoFar int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := slices.Collect(maps.Values(s.listeners))
 	return func(queue string) bool {
-		return slices.ContainsFunc(all, func(i queueFilter) bool { return i.in(queue) })
-	}, l.listenersSoFar
+		return slices.ContainsFunc(all, func(f queueFilter) bool { return f.wants(queue) })
+	}, s.listenersSoFar
 }
 
-// read returns the state of the queues that listeners want, at most half a second old. For any number of listeners it
-// asks Redis twice a second at most, and once more for each new listener.
-func (l *sharedStats) read() *snapshot {
-	<-l.turn
-	defer func() { l.turn <- struct{}{} }()
+// read returns the state of the queues that listeners want, at most maxReadAge old. For any number of listeners it asks
+// Redis twice a second at most, and once more for each new listener.
+func (s *sharedStats) read() *snapshot {
+	<-s.turn
+	defer func() { s.turn <- struct{}{} }()
 	now := time.Now()
-	wanted, came := l.wanted()
-	if l.last != nil && now.Sub(l.last.at) < sharedFor && l.last.listenersAtRead == came {
-		return l.last
+	isWanted, listeners := s.wanted()
+	if s.last != nil && now.Sub(s.last.at) < maxReadAge && s.last.listenersAtRead == listeners {
+		return s.last
 	}
-	if l.last == nil || now.Sub(l.last.at) > 2*maxEach { // a rate over such a time would be meaningless
-		l.watcher = l.op.Watcher()
+	if s.last == nil || now.Sub(s.last.at) > 2*maxInterval { // a rate over a longer time would be meaningless
+		s.watcher = s.op.Watcher()
 	}
-	ctx, cancel := context.WithTimeout(l.stopping, l.timeout)
+	ctx, cancel := context.WithTimeout(s.stopping, s.timeout)
 	defer cancel()
-	samples, err := l.watcher.LookAt(ctx, wanted)
-	seen := &snapshot{at: time.Now(), listenersAtRead: came, err: err}
+	samples, err := s.watcher.LookAt(ctx, isWanted)
+	stats := &snapshot{at: time.Now(), listenersAtRead: listeners, err: err}
 	for _, one := range samples {
 		text, err := encode(sampled{one, one.Err != nil})
 		if err != nil {
-			seen.err = err
+			stats.err = err
 			break
 		}
-		seen.queues = append(seen.queues, seenQueue{one.Queue, bytes.TrimSpace(text)})
+		stats.queues = append(stats.queues, queueStats{one.Queue, bytes.TrimSpace(text)})
 	}
-	l.last = seen
-	return seen
+	s.last = stats
+	return stats
 }
 
-// sampled is the JSON form of a sample. Old means that the queue could not be read now, and the values are older ones.
+// sampled is the JSON form of a sample. Old means that the queue could not be read now, and the values are from an
+// earlier read.
 type sampled struct {
 	admin.QueueSample
 	Old bool `json:"old,omitempty"`

@@ -17,7 +17,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// listening is a listener to events.
+// listening is an open stream of events from /v1/events/stats.
 type listening struct {
 	t      *testing.T
 	events chan event // closed at the end of the stream
@@ -28,7 +28,7 @@ type listening struct {
 
 type event struct{ name, data string }
 
-// listens opens a stream of events. Comments are returned as events without a name.
+// listens opens a stream of events with a token. A comment in the stream becomes the zero event.
 func (r *rig) listens(token, query string) *listening {
 	r.t.Helper()
 	ctx, cancel := context.WithCancel(r.t.Context())
@@ -78,12 +78,12 @@ func (l *listening) next() event {
 	case e := <-l.events:
 		return e
 	case <-time.After(time.Minute):
-		l.t.Fatal("nothing is told")
+		l.t.Fatal("no event within a minute")
 		return event{}
 	}
 }
 
-// queues returns the names of the queues in the next event, each with its number of scheduled messages.
+// queues returns the queues in the next event, which must be stats, as NAME=SCHEDULED.
 func (l *listening) queues() string {
 	l.t.Helper()
 	e := l.next()
@@ -132,13 +132,13 @@ func TestLiveStatsAreThoseOfTheToken(t *testing.T) {
 		return got == "shop.x=2", got
 	})
 	if r.listens(narrow, "?queues=shop.x,a").status != http.StatusForbidden {
-		t.Error("it may listen to a queue of others")
+		t.Error("the token may listen to a queue that it does not allow")
 	}
 	if err := r.op.RemoveToken(t.Context(), "narrow"); err != nil {
 		t.Fatal(err)
 	}
 	e := some.next()
-	for ; e.name == "stats"; e = some.next() { //nolint:revive // what was told before
+	for ; e.name == "stats"; e = some.next() { //nolint:revive // stats from before the token was revoked
 	}
 	if e.name != "problem" || !strings.Contains(e.data, typeToken) || some.next() != (event{}) {
 		t.Errorf("the last event is %+v", e)
@@ -174,7 +174,7 @@ func TestLiveStatsEndAndAreBounded(t *testing.T) {
 	var second *listening
 	redistest.Eventually(t, time.Minute, func() (bool, string) {
 		second = r.listens(r.token, "")
-		return second.status == http.StatusOK, "nobody else may listen"
+		return second.status == http.StatusOK, "the place of the first listener is not free"
 	})
 	second.queues()
 	ended := make(chan error, 1)
@@ -186,10 +186,10 @@ func TestLiveStatsEndAndAreBounded(t *testing.T) {
 	}
 }
 
-// All listeners share one read of Redis. An error of it is sent once.
+// All listeners share one read of Redis. An error of this read is sent to a listener once, not at every interval.
 func TestListenersShareALook(t *testing.T) {
 	t.Parallel()
-	server := redistest.Own(t)
+	server := redistest.Own(t, "--appendonly", "yes") // so that the token is there after the restart
 	r := newRigAt(t, server.URL(), server.Prefix(t))
 	seen := make(chan *snapshot, 100)
 	for range cap(seen) {
@@ -199,14 +199,14 @@ func TestListenersShareALook(t *testing.T) {
 	for range cap(seen) {
 		different[<-seen] = true
 	}
-	if len(different) > 10 {
-		t.Errorf("%d looks for %d listeners", len(different), cap(seen))
+	if len(different) > 10 { // the calls may take so long that the shared read is repeated a few times
+		t.Errorf("%d reads for %d listeners", len(different), cap(seen))
 	}
 	l := r.listens(r.token, "?interval_ms=1000")
 	l.queues()
 	server.Stop()
 	e := l.next()
-	for ; e.name == "stats"; e = l.next() { //nolint:revive // what was told before
+	for ; e.name == "stats"; e = l.next() { //nolint:revive // stats from before the server stopped
 	}
 	if e.name != "problem" || !strings.Contains(e.data, typeUnavailable) {
 		t.Errorf("%+v", e)
@@ -215,7 +215,8 @@ func TestListenersShareALook(t *testing.T) {
 	l.queues() // the next event is stats again: the problem was sent once
 }
 
-// Regression: a listener to one queue made the gateway read all of them: 4,849 commands a second for one of 430 queues.
+// The gateway reads only queues that a listener wants and may see. Regression: a listener to one of 430 queues made the
+// gateway read all of them, with 4,849 commands a second.
 func TestOnlyQueuesThatAreWantedAreLookedAt(t *testing.T) {
 	t.Parallel()
 	server := redistest.Own(t)
@@ -231,7 +232,7 @@ func TestOnlyQueuesThatAreWantedAreLookedAt(t *testing.T) {
 	redistest.Want(t, "queues", one.queues(), "q7=0")
 	narrow := r.listens(r.allow(access.Token{Name: "narrow", Verbs: []access.Verb{access.Operate}, Queues: []string{"q8*"}}),
 		"?interval_ms=1000")
-	redistest.Want(t, "queues of a token", len(strings.Fields(narrow.queues())), 11)
+	redistest.Want(t, "queues of a token", len(strings.Fields(narrow.queues())), 11) // q8 and q80 to q89
 	before := server.Calls(t)
 	const looks = 3
 	for range looks {
@@ -241,7 +242,7 @@ func TestOnlyQueuesThatAreWantedAreLookedAt(t *testing.T) {
 	for command, n := range server.Calls(t) {
 		asked += n - before[command]
 	}
-	if most := looks * 2 * 12 * 20; asked > most { // 20 commands for each of 12 queues, at two looks a second
+	if most := looks * 2 * 12 * 20; asked > most { // 20 commands for each of 1+11 queues, at two reads a second
 		t.Errorf("%d commands for %d events about 12 queues, want at most %d", asked, looks, most)
 	}
 }

@@ -39,7 +39,8 @@ func closedGateway(f *testing.F) *Gateway {
 	return g
 }
 
-// For any path, query and header, the answer is a problem, not a redirect, and the caller is refused.
+// FuzzRequest: for any path, query and header, the answer is a problem and no redirect. No caller has a token, so no
+// request reaches Redis.
 func FuzzRequest(f *testing.F) {
 	g := closedGateway(f)
 	for _, path := range []string{"/v1/queues/a/messages?in_ms=1", "/v1/queues/%2e%2e/stats", "//", "/v1/../x",
@@ -67,6 +68,7 @@ func FuzzRequest(f *testing.F) {
 	})
 }
 
+// unzippedBody returns the body of an answer, decompressed if the answer is in gzip.
 func unzippedBody(w *httptest.ResponseRecorder) []byte {
 	if w.Header().Get("Content-Encoding") != "gzip" {
 		return w.Body.Bytes()
@@ -75,7 +77,8 @@ func unzippedBody(w *httptest.ResponseRecorder) []byte {
 	return text
 }
 
-// Any line is a message, or gives a problem that shows no payload.
+// FuzzLine: any line of a batch is a message with values within their limits, or gives a problem with status 400 or
+// 422.
 func FuzzLine(f *testing.F) {
 	for _, line := range []string{`{"id":"a","payload":"x","in_ms":5}`, `{"payload":{"a":1}}`,
 		`{"payload_base64":"//4="}`, `[]`, `{"a`,
@@ -96,7 +99,7 @@ func FuzzLine(f *testing.F) {
 	})
 }
 
-// Any compressed body, policy or query gives a value or an error.
+// FuzzBody: parsing any compressed body, policy or query returns a value or an error, and does not panic.
 func FuzzBody(f *testing.F) {
 	f.Add(zipped(`{"max_attempts":3}`), "in_ms=5&id=a")
 	f.Add(`{"visibility_ms":null,"rate":"5/s"}`, "rate=1e3")

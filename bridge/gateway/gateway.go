@@ -12,7 +12,6 @@ import (
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/access"
 	"github.com/duestream/duestream/bridge/admin"
-	"github.com/duestream/duestream/bridge/gateway/lmstfy"
 	"github.com/duestream/duestream/internal/loop"
 	"github.com/duestream/duestream/lua"
 	"github.com/duestream/duestream/stream/pull"
@@ -54,43 +53,45 @@ type Config struct {
 	Observer bridge.Observer // gets events and durations of messages; nil = none
 
 	MaxPayload int // bytes of a payload; default 1 MiB, at most 16 MiB
-	// MaxPolls limits the callers that wait for messages or listen to events at the same time. Further ones get 503.
-	// It also limits the streams of lines that are read at the same time. One token may have a quarter of each. Default
-	// 10,000.
+	// MaxPolls limits the callers that wait for messages or listen to events at the same time. Further callers get 503.
+	// MaxPolls also limits the streams of lines that are read at the same time. One token may have a quarter of the
+	// waiting callers, and a quarter of the streams. Default 10,000.
 	MaxPolls int
-	// MaxRequests limits the requests that are answered at the same time. Further ones get 503. One token may have a
-	// quarter of them in each of two states: bodies that are read, with 1 MiB of memory for each and at least 64 MiB,
-	// and answers that the caller has not yet read. Default 1,000.
+	// MaxRequests limits the requests that are answered at the same time. Further requests get 503. A quarter of
+	// MaxRequests limits two things for each token: the bodies that the gateway is reading, and the answers that the
+	// token's callers have not read yet. The bodies of a token may use 1 MiB of memory for each body that the token may
+	// send at once, and at least 64 MiB. Default 1,000.
 	MaxRequests int
-	Timeout     time.Duration // of a request, except streams; default 10s
+	Timeout     time.Duration // of a request that is not a stream; default 10s
 }
 
 // Gateway answers HTTP requests by calling bridge.Client, admin.Admin and pull.Puller. It stores nothing itself, so any
-// number may run side by side.
+// number of gateways may run side by side.
 type Gateway struct {
-	cfg     Config
-	client  *bridge.Client
-	op      *admin.Admin
-	log     *slog.Logger
-	mux     *http.ServeMux
-	bodies  perToken      // bodies that are being read
-	bytes   perToken      // bytes in memory of bodies that are being read
-	streams perToken      // streams of lines that are being read
-	answers perToken      // answers that are being written
-	busy    atomic.Int64  // requests in progress that do not wait for their caller or for a message
-	waiting perToken      // callers that wait for a message or listen to events
-	polls   chan struct{} // holds one for each caller that waits for a message or listens to events
-	puller  *pull.Puller
-	shared  *sharedStats
-	lmstfy  *lmstfy.Server // everything under /api/
+	cfg      Config
+	client   *bridge.Client
+	op       *admin.Admin
+	log      *slog.Logger
+	mux      *http.ServeMux
+	bodies   perToken      // bodies that are being read
+	bytes    perToken      // bytes in memory of bodies that are being read
+	streams  perToken      // streams of lines that are being read
+	longRuns perToken      // operations that look at whole queues
+	answers  perToken      // answers that are being written
+	busy     atomic.Int64  // requests in progress that do not wait for their caller or for a message
+	waiting  perToken      // callers that wait for a message or listen to events
+	polls    chan struct{} // holds one for each caller that waits for a message or listens to events
+	puller   *pull.Puller
+	shared   *sharedStats
+	mounted  []mount
 
-	stopping context.Context // cancelled when the gateway stops; ends all waiting
-	stop     context.CancelFunc
-	pulled   sync.Once // starts the Puller at the first request for messages
-	asJobs   sync.Once // starts the loops of lmstfy's API at its first request
-	pulling  sync.WaitGroup
+	stopping   context.Context // cancelled when the gateway stops; ends all waiting
+	stop       context.CancelFunc
+	running    sync.Mutex // held while Run runs
+	runCalled  atomic.Bool
+	warnNotRun sync.Once
 
-	policy loop.Locks // by queue; held from the check of a policy's ETag until the policy is written
+	policyLocks loop.Locks // by queue; held from the check of a policy's ETag until the policy is written
 }
 
 func (c Config) withDefaults() Config {
@@ -137,10 +138,13 @@ func New(cfg Config) (*Gateway, error) {
 		return nil, err
 	}
 	g := &Gateway{cfg: cfg, client: client, op: op, log: cfg.Logger, puller: puller,
-		polls:  make(chan struct{}, cfg.MaxPolls),
-		bodies: perToken{most: cfg.MaxRequests / 4}, answers: perToken{most: cfg.MaxRequests / 4},
-		waiting: perToken{most: cfg.MaxPolls / 4}, streams: perToken{most: cfg.MaxPolls / 4, inAll: cfg.MaxPolls},
-		bytes: perToken{most: max(cfg.MaxRequests/4*bytesOfPlace, leastBytes)}}
+		polls:    make(chan struct{}, cfg.MaxPolls),
+		bodies:   perToken{limit: cfg.MaxRequests / 4},
+		bytes:    perToken{limit: max(cfg.MaxRequests/4*bytesPerBody, minTokenBytes)},
+		answers:  perToken{limit: cfg.MaxRequests / 4},
+		waiting:  perToken{limit: cfg.MaxPolls / 4},
+		streams:  perToken{limit: cfg.MaxPolls / 4, totalLimit: cfg.MaxPolls},
+		longRuns: perToken{limit: maxTokenLongRuns, totalLimit: maxLongRuns}}
 	g.stopping, g.stop = context.WithCancel(context.Background())
 	if cfg.AllowOldBridges {
 		g.op = g.op.AllowOldBridges()
@@ -149,50 +153,82 @@ func New(cfg Config) (*Gateway, error) {
 		g.op = g.op.Observed(cfg.Observer)
 	}
 	g.shared = newSharedStats(g.op, g.stopping, cfg.Timeout)
-	g.lmstfy, err = lmstfy.New(lmstfy.Config{Redis: cfg.Redis, Prefix: cfg.Prefix, Client: client, Admin: g.op,
-		Puller: g.puller, Access: cfg.Access, Logger: cfg.Logger, Timeout: cfg.Timeout,
-		Hold: g.poll, Reading: g.reading, Answering: g.answering})
-	if err != nil {
-		return nil, err
-	}
-	g.mux = http.NewServeMux()
-	for _, one := range routes {
-		g.mux.HandleFunc(one.method+" "+one.pattern, func(w http.ResponseWriter, r *http.Request) {
-			g.answer(one, w.(*reply), r)
-		})
-	}
-	g.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { g.unknown(w.(*reply), r) })
+	g.mux = g.newMux()
 	return g, nil
 }
 
-// Close ends all waiting for messages, and waits for calls in flight. Stop the server first.
-func (g *Gateway) Close() error {
-	g.stop()
-	g.pulled.Do(func() {})
-	g.asJobs.Do(func() {})
-	g.pulling.Wait()
-	return g.client.Close()
+// mount is an API beside the gateway's own.
+type mount struct {
+	prefix string
+	answer func(*Call)
+	run    func(context.Context)
 }
 
-// Handler returns the HTTP handler of the gateway.
-func (g *Gateway) Handler() http.Handler { return http.HandlerFunc(g.serve) }
+// Mount adds an API beside the gateway's own: answer answers all requests whose path begins with prefix. Run calls run
+// with a context that ends when the gateway stops. Call Mount before Run and before the first request.
+func (g *Gateway) Mount(prefix string, answer func(*Call), run func(context.Context)) {
+	g.mounted = append(g.mounted, mount{prefix, answer, run})
+}
+
+// Parts are the clients and settings of a gateway that a mounted API uses too.
+type Parts struct {
+	Redis   *bridge.Redis
+	Prefix  string
+	Client  *bridge.Client
+	Admin   *admin.Admin
+	Puller  *pull.Puller
+	Logger  *slog.Logger
+	Timeout time.Duration // of a request
+}
+
+// Parts returns the clients and settings of the gateway. A mounted API may use them until Close.
+func (g *Gateway) Parts() Parts {
+	return Parts{Redis: g.cfg.Redis, Prefix: g.cfg.Prefix, Client: g.client, Admin: g.op, Puller: g.puller, Logger: g.log,
+		Timeout: g.cfg.Timeout}
+}
+
+// Run runs the loops of the gateway and of its mounted APIs, until ctx ends or Close is called, and returns nil. It
+// wakes requests that wait for messages. When Run ends, all waiting requests are answered. A gateway runs once. Without
+// Run, a waiting request notices a new message only when its wait ends, unless a later request gets the message first.
+// The first request that waits without Run logs a warning.
+func (g *Gateway) Run(ctx context.Context) error {
+	g.runCalled.Store(true)
+	g.running.Lock()
+	defer g.running.Unlock()
+	defer context.AfterFunc(ctx, g.stop)()
+	var loops sync.WaitGroup
+	loops.Go(func() { g.puller.Run(g.stopping) })
+	for _, api := range g.mounted {
+		loops.Go(func() { api.run(g.stopping) })
+	}
+	loops.Wait()
+	return nil
+}
+
+// Close answers all waiting requests, and waits for Run and for calls in flight. Stop the server first.
+func (g *Gateway) Close() error {
+	g.stop()
+	g.running.Lock()
+	defer g.running.Unlock()
+	return g.client.Close()
+}
 
 // Bounds of a connection.
 const (
 	headerTimeout  = 5 * time.Second
-	readTimeout    = 30 * time.Second // streams renew it
+	readTimeout    = 30 * time.Second // of a request; a stream renews it
 	idleTimeout    = 60 * time.Second
 	maxHeaderBytes = 64 << 10
 )
 
-// Connections returns the most connections that a listener for the gateway should keep open. Over HTTP/1.1 each waiting
-// caller and each stream of lines holds a connection, and MaxPolls limits each of the two. Twice MaxRequests
-// connections are left for other callers.
+// Connections returns how many connections a listener for the gateway should keep open at most. Over HTTP/1.1 each
+// waiting caller and each stream of lines holds a connection: at most MaxPolls for waiting callers, and as many for
+// streams. Twice MaxRequests connections are left for other callers.
 func (g *Gateway) Connections() int { return 2*g.cfg.MaxPolls + 2*g.cfg.MaxRequests }
 
-// NewServer returns a server for a Gateway, with limits on time and memory for each connection. It speaks HTTP/1.1,
-// and HTTP/2 without TLS to clients that begin with it. Shutdown ends within the Timeout of the Gateway: callers that
-// wait for a message are answered at once, without one.
+// NewServer returns a server for a Gateway, with limits on time and memory for each connection. The server speaks
+// HTTP/1.1, and HTTP/2 without TLS to clients that begin with HTTP/2. Its Shutdown ends within the Timeout of the
+// Gateway, because callers that wait for a message are answered at once, without a message.
 func NewServer(g *Gateway) *http.Server {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)

@@ -13,13 +13,14 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// lineStream is an unfinished batch of lines.
+// lineStream is a batch of lines whose request goes on: a test writes lines to in, and reads their answers from out.
 type lineStream struct {
 	*rig
 	in  *io.PipeWriter
 	out *bufio.Scanner
 }
 
+// streams begins a batch with one line, and waits for the answer to that line.
 func (r *rig) streams(token string) *lineStream {
 	r.t.Helper()
 	body, in := io.Pipe()
@@ -43,7 +44,8 @@ func (r *rig) streams(token string) *lineStream {
 	return s
 }
 
-// The token is checked again for each part of a stream, and before a waiting caller gets a message.
+// A token that is revoked ends the requests that are in progress: it is checked again for each part of a stream, and
+// before a waiting caller gets a message. Such a message goes back to its queue.
 func TestWhatLastsEndsWithItsToken(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -63,7 +65,7 @@ func TestWhatLastsEndsWithItsToken(t *testing.T) {
 	}
 	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
 		a := r.do("POST", "/v1/queues/q/deliveries?group=g", "", "Authorization: Bearer "+consumer)
-		return a.status == http.StatusUnauthorized, "it may still"
+		return a.status == http.StatusUnauthorized, "the revoked token is still accepted"
 	})
 	r.do("POST", "/v1/queues/q/messages?id=m", "x").want(http.StatusCreated)
 	(<-waits).refused(http.StatusUnauthorized, typeToken)
@@ -84,7 +86,7 @@ func TestIdleStreamsTakeNoPlace(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(c *Config) { c.MaxRequests = 1 })
 	for range 3 {
-		redistest.Eventually(t, 10*time.Second, func() (bool, string) { return r.g.busy.Load() == 0, "it is busy" })
+		redistest.Eventually(t, 10*time.Second, func() (bool, string) { return r.g.busy.Load() == 0, "a request is busy" })
 		r.streams(r.token)
 	}
 	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
@@ -110,16 +112,18 @@ func TestAStreamThatWaitsForItsRateTakesNoPlaceAndEndsWithItsToken(t *testing.T)
 	if !s.out.Scan() || !strings.Contains(s.out.Text(), typeToken) || s.out.Scan() {
 		t.Errorf("the stream goes on: %s", s.out.Text())
 	}
-	redistest.Eventually(t, 10*time.Second, func() (bool, string) { return r.g.busy.Load() == 0, "it still has a place" })
+	redistest.Eventually(t, 10*time.Second,
+		func() (bool, string) { return r.g.busy.Load() == 0, "the stream is still busy" })
 }
 
-// The cost of a small body is bounded. Payload bytes are stored unchanged, or refused.
+// A batch has at most maxItems messages, however small its body is. A payload that JSON cannot hold unchanged is
+// refused, and a malformed batch stores nothing.
 func TestABatchIsBoundedAndKeepsItsBytes(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	many := "[0" + strings.Repeat(",0", mostItems) + "]"
+	many := "[0" + strings.Repeat(",0", maxItems) + "]"
 	r.do("POST", "/v1/queues/q/batch", many, jsonType).refused(http.StatusUnprocessableEntity, typeInvalid)
-	r.do("POST", "/v1/queues/q/batch", many[:len(many)-3]+"]", jsonType).want(http.StatusOK)
+	r.do("POST", "/v1/queues/q/batch", many[:len(many)-3]+"]", jsonType).want(http.StatusOK) // one item less
 	for _, body := range []string{"", "{}", "[", "[{}", "[{}]x", "[{}][]", "[{} {}]", "null", "[,]"} {
 		r.do("POST", "/v1/queues/q/batch", body, jsonType).refused(http.StatusBadRequest, typeMalformed)
 	}
@@ -128,8 +132,9 @@ func TestABatchIsBoundedAndKeepsItsBytes(t *testing.T) {
 	redistest.Want(t, "taken", len(r.given(r.do("POST", "/v1/queues/q/deliveries?group=g", ""))), 0)
 }
 
-// While a stream waits for its rate the gateway does not notice that its caller hangs up. So it does not wait long,
-// and reports the line at which it stopped. A stream whose parts pass soon goes on, of any length.
+// While a stream waits for its rate, the gateway does not notice that its caller hangs up. So the gateway does not wait
+// longer than Timeout: it ends the stream, and reports the line at which it stopped. A stream of any length goes on if
+// each of its parts passes soon.
 func TestAStreamDoesNotWaitLongForItsRate(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(c *Config) { c.Timeout = 2 * time.Second })

@@ -11,9 +11,10 @@ import (
 	"github.com/duestream/duestream/bridge"
 )
 
-// Regression: a delivery with a visibility timeout of a second was reclaimed only after half a minute, because a
-// bridge reclaimed nothing before it had watched the queue for a whole visibility timeout of the policy. The test
-// also has a longer delivery beside the short one, and a queue that was idle in between.
+// Regression: a delivery with a visibility timeout of a second was reclaimed only after half a minute, because a bridge
+// reclaimed nothing before it had watched the queue for a whole visibility timeout of the policy, which is an hour
+// here. Rounds 0 and 2 receive a short delivery. Round 1 receives first a delivery for an hour, which stays pending to
+// the end of the test.
 func TestAShortLeaseComesBackInItsTime(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -28,6 +29,7 @@ func TestAShortLeaseComesBackInItsTime(t *testing.T) {
 	t.Cleanup(func() { stop(); running.Wait() })
 
 	const path = "/v1/queues/leased"
+	// receive gets exactly one delivery, and returns its settlement token and its message ID.
 	receive := func(query string) (token, id string) {
 		t.Helper()
 		var got struct{ Deliveries []struct{ Token, ID string } }
@@ -37,10 +39,10 @@ func TestAShortLeaseComesBackInItsTime(t *testing.T) {
 		}
 		return got.Deliveries[0].Token, got.Deliveries[0].ID
 	}
-	for i, beside := range []bool{false, true, false} {
-		if beside {
+	for i, receivesLong := range []bool{false, true, false} {
+		if receivesLong {
 			r.do("POST", path+"/messages?id=slow", "x").want(http.StatusCreated)
-			receive("")
+			receive("") // for the visibility timeout of the policy
 		}
 		id := fmt.Sprint("quick-", i)
 		r.do("POST", path+"/messages?id="+id, "x").want(http.StatusCreated)

@@ -22,7 +22,7 @@ func get(c *call) (int, any, error) {
 	if err := lua.CheckID(c.id()); err != nil {
 		return 0, nil, err
 	}
-	places, err := c.op.Locate(c.ctx, c.queue, c.id())
+	places, err := c.op.Locate(c.Ctx, c.queue, c.id())
 	return http.StatusOK, found{c.queue, c.id(), places}, err
 }
 
@@ -36,7 +36,7 @@ type withdrawn struct {
 func cancel(c *call) (int, any, error) {
 	running, err := c.query.flag("running")
 	if group, is := c.query["group"]; err == nil && is && !running {
-		err = lua.Invalid("group", group, "goes with running=true")
+		err = lua.Invalid("group", group, "is allowed only with running=true")
 	}
 	if err != nil {
 		return 0, nil, err
@@ -44,11 +44,11 @@ func cancel(c *call) (int, any, error) {
 	if running {
 		return cancelRunning(c)
 	}
-	return http.StatusNoContent, nil, c.client.Cancel(c.ctx, c.queue, c.id())
+	return http.StatusNoContent, nil, c.client.Cancel(c.Ctx, c.queue, c.id())
 }
 
 func cancelRunning(c *call) (int, any, error) {
-	done, err := c.client.CancelRunning(c.ctx, c.queue, c.query["group"], c.id())
+	done, err := c.client.CancelRunning(c.Ctx, c.queue, c.query["group"], c.id())
 	if err != nil {
 		return 0, nil, err
 	}
@@ -70,18 +70,18 @@ func reschedule(c *call) (int, any, error) {
 	if !m.At.IsZero() {
 		to = bridge.At(m.At)
 	}
-	due, err := c.client.Reschedule(c.ctx, c.queue, c.id(), to)
+	due, err := c.client.Reschedule(c.Ctx, c.queue, c.id(), to)
 	return http.StatusOK, receipt{ID: c.id(), Due: due}, err
 }
 
 // allowedQueues returns the queues on which the token allows a verb.
 func (c *call) allowedQueues(verb access.Verb) ([]string, error) {
-	all, err := c.op.Queues(c.ctx)
-	return append([]string{}, slices.DeleteFunc(all, func(queue string) bool { return !c.grant.May(verb, queue) })...), err
+	all, err := c.op.Queues(c.Ctx)
+	return append([]string{}, slices.DeleteFunc(all, func(queue string) bool { return !c.Grant.May(verb, queue) })...), err
 }
 
 func queues(c *call) (int, any, error) {
-	names, err := c.allowedQueues(access.Operate)
+	names, err := c.allowedQueues(access.Inspect)
 	return http.StatusOK, map[string]any{"queues": names}, err
 }
 
@@ -90,14 +90,14 @@ func find(c *call) (int, any, error) {
 	if err := lua.CheckID(c.id()); err != nil {
 		return 0, nil, err
 	}
-	names, err := c.allowedQueues(access.Operate)
+	names, err := c.allowedQueues(access.Inspect)
 	if err == nil && len(names) == 0 { // an empty list would mean all queues
 		err = admin.ErrNotFound
 	}
 	if err != nil {
 		return 0, nil, err
 	}
-	f, err := c.op.Find(c.ctx, c.id(), admin.FindOptions{Queues: names})
+	f, err := c.op.Find(c.Ctx, c.id(), admin.FindOptions{Queues: names})
 	return http.StatusOK, f, err
 }
 
@@ -108,10 +108,10 @@ const (
 )
 
 func stats(c *call) (int, any, error) {
-	if err := c.op.CheckKnown(c.ctx, c.queue); err != nil {
+	if err := c.op.CheckKnown(c.Ctx, c.queue); err != nil {
 		return 0, nil, err
 	}
-	s, err := c.op.Stats(c.ctx, c.queue)
+	s, err := c.op.Stats(c.Ctx, c.queue)
 	return http.StatusOK, s, err
 }
 
@@ -121,10 +121,10 @@ func peek(c *call) (int, any, error) {
 	if err := errors.Join(err, errFlag); err != nil {
 		return 0, nil, err
 	}
-	if err := c.op.CheckKnown(c.ctx, c.queue); err != nil {
+	if err := c.op.CheckKnown(c.Ctx, c.queue); err != nil {
 		return 0, nil, err
 	}
-	p, err := c.op.Peek(c.ctx, c.queue, int(n), payloads)
+	p, err := c.op.Peek(c.Ctx, c.queue, int(n), payloads)
 	next := append([]admin.Due{}, p.Next...)
 	return http.StatusOK, map[string]any{"at": p.At, "total": p.Total, "held": p.Held, "next": next}, err
 }
@@ -135,7 +135,7 @@ func pending(c *call) (int, any, error) {
 	if err := errors.Join(err, errIdle, lua.CheckGroup(c.query["group"])); err != nil {
 		return 0, nil, err
 	}
-	list, err := c.op.Pending(c.ctx, c.queue, c.query["group"],
+	list, err := c.op.Pending(c.Ctx, c.queue, c.query["group"],
 		admin.PendingFilter{Consumer: c.query["consumer"], MinIdle: idle}, int(n))
 	return http.StatusOK, map[string]any{"pending": append([]admin.PendingEntry{}, list...)}, err
 }
@@ -145,10 +145,10 @@ func consumers(c *call) (int, any, error) {
 		if err := lua.CheckGroup(group); err != nil {
 			return 0, nil, err
 		}
-	} else if err := c.op.CheckKnown(c.ctx, c.queue); err != nil {
+	} else if err := c.op.CheckKnown(c.Ctx, c.queue); err != nil {
 		return 0, nil, err
 	}
-	list, err := c.op.Consumers(c.ctx, c.queue, c.query["group"])
+	list, err := c.op.Consumers(c.Ctx, c.queue, c.query["group"])
 	return http.StatusOK, map[string]any{"consumers": append([]admin.Consumer{}, list...)}, err
 }
 
@@ -160,24 +160,24 @@ type changed struct {
 func pause(c *call) (int, any, error) {
 	workers, err := c.query.flag("workers")
 	if err == nil {
-		err = c.op.CheckKnown(c.ctx, c.queue)
+		err = c.op.CheckKnown(c.Ctx, c.queue)
 	}
 	if err != nil {
 		return 0, nil, err
 	}
-	did := false
+	var wasChanged bool
 	if workers {
-		did, err = c.op.PauseWorkers(c.ctx, c.queue)
+		wasChanged, err = c.op.PauseWorkers(c.Ctx, c.queue)
 	} else {
-		did, err = c.op.Pause(c.ctx, c.queue, true)
+		wasChanged, err = c.op.Pause(c.Ctx, c.queue, true)
 	}
-	return http.StatusOK, changed{did}, err
+	return http.StatusOK, changed{wasChanged}, err
 }
 
 func resume(c *call) (int, any, error) {
-	if err := c.op.CheckKnown(c.ctx, c.queue); err != nil {
+	if err := c.op.CheckKnown(c.Ctx, c.queue); err != nil {
 		return 0, nil, err
 	}
-	did, err := c.op.Pause(c.ctx, c.queue, false) // false = not paused
-	return http.StatusOK, changed{did}, err
+	wasChanged, err := c.op.Pause(c.Ctx, c.queue, false) // false = not paused
+	return http.StatusOK, changed{wasChanged}, err
 }

@@ -10,8 +10,8 @@ var openAPI []byte
 
 // document answers with the OpenAPI document. It needs no token.
 func document(c *call) (int, any, error) {
-	if !c.answering(c.w, "") {
-		return 0, nil, errAnswers()
+	if err := c.MayAnswer(); err != nil {
+		return 0, nil, err
 	}
 	c.w.Header().Set("Content-Type", "application/json")
 	c.w.Header().Set("Cache-Control", "public, max-age=300")

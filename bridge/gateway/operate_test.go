@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"io"
@@ -16,8 +17,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// fail makes two messages of a queue dead letters of group g.
-func (r *rig) fail(queue string) {
+// makeLetters makes the messages x and y of a queue dead letters of group g.
+func (r *rig) makeLetters(queue string) {
 	r.t.Helper()
 	w, err := bridge.NewWorker(bridge.WorkerConfig{Redis: r.r, Prefix: r.prefix, Queue: queue, Group: "g",
 		Handler: func(_ context.Context, m *bridge.Message) error {
@@ -42,12 +43,12 @@ func (r *rig) fail(queue string) {
 	}
 }
 
-// Regression: a redrive was answered milliseconds before a bridge had made the messages ready. No bridge runs in this
-// test.
+// After the answer to a redrive, its messages can be received at once. No bridge runs here that could make them ready.
+// Regression: a redrive was answered milliseconds before a bridge had made the messages ready.
 func TestRedrivenLettersAreThereWhenTheAnswerIs(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	r.fail("orders")
+	r.makeLetters("orders")
 	const path = "/v1/queues/orders/"
 	var list struct{ Letters []struct{ Letter string } }
 	r.do("GET", path+"dead?id=x", "").want(http.StatusOK).read(&list)
@@ -57,10 +58,12 @@ func TestRedrivenLettersAreThereWhenTheAnswerIs(t *testing.T) {
 	r.do("POST", path+"deliveries?group=g", "").want(http.StatusOK).has(`"id":"y"`)
 }
 
+// An operator lists dead letters, redrives one with another payload, and purges the rest. A call for many letters needs
+// all=true. The log names the operations, and holds no payload.
 func TestDeadLettersAreListedMendedRedrivenAndPurged(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	r.fail("orders")
+	r.makeLetters("orders")
 	const path = "/v1/queues/orders/dead"
 	var list struct{ Letters []struct{ Letter, ID string } }
 	r.do("GET", path+"?id=x", "").want(http.StatusOK).has(`"payload":"payload of x"`).read(&list)
@@ -97,10 +100,12 @@ func TestDeadLettersAreListedMendedRedrivenAndPurged(t *testing.T) {
 	r.do("GET", "/v1/queues/orders/schedule?payloads=true", "").want(http.StatusOK).has(`"payload":"mended"`)
 	if log := r.log.String(); !strings.Contains(log, "audit=true") || !strings.Contains(log, "purge dead letters") ||
 		strings.Contains(log, "payload of") || strings.Contains(log, "mended") {
-		t.Errorf("the log does not say what the operator did, or a payload:\n%s", log)
+		t.Errorf("the log does not name the operator's calls, or holds a payload:\n%s", log)
 	}
 }
 
+// With If-Match, a policy is changed only if it still has the ETag that the operator has seen. A wrong value is refused
+// with its field. A pause shows in the policy.
 func TestAPolicyIsChangedOnlyAsItWasSeen(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -138,6 +143,7 @@ func TestAPolicyIsChangedOnlyAsItWasSeen(t *testing.T) {
 	r.do("GET", "/v1/queues", "").want(http.StatusOK).has(`{"queues":["orders"]}`)
 }
 
+// A recurrence can be created, replaced, read, paused, run, resumed and deleted. After that it is not found.
 func TestRecurrencesAreKept(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -188,6 +194,7 @@ func TestAProblemTellsNothingThatIsNotTheCallers(t *testing.T) {
 	r.do("GET", "/v1/openapi.json", "", "Authorization: ").want(http.StatusOK)
 }
 
+// A request beyond the rate of its token is refused, and Retry-After says when to repeat it.
 func TestARateIsKeptAndSaysWhenToComeAgain(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -201,6 +208,7 @@ func TestARateIsKeptAndSaysWhenToComeAgain(t *testing.T) {
 	}
 }
 
+// An answer has the X-Request-Id of its request if that is short and plain, and else a generated one.
 func TestARequestKeepsItsSaneID(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -209,6 +217,31 @@ func TestARequestKeepsItsSaneID(t *testing.T) {
 			got == "" {
 			t.Errorf("%q became %q", id, got)
 		}
+	}
+}
+
+// Regression: a caller that ended its side of the connection in the middle of a body got 500, or 503 from lmstfy's API.
+func TestABodyThatEndsHalfwayIsRefused(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	for _, target := range []string{"POST /v1/queues/orders/messages", "POST /v1/settlements", "PUT /api/ns/q"} {
+		conn, err := net.Dial("tcp", strings.TrimPrefix(r.base, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+		_, _ = io.WriteString(conn, target+" HTTP/1.1\r\nHost: x\r\nX-Token: "+r.token+"\r\nAuthorization: Bearer "+r.token+
+			"\r\nContent-Length: 5\r\n\r\n[{")
+		if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
+		res, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatal(target, err)
+		}
+		redistest.Want(t, target, res.StatusCode, http.StatusBadRequest)
+		_ = res.Body.Close()
 	}
 }
 
@@ -226,7 +259,7 @@ func TestAGatewayTakesSoManyRequestsAtOnce(t *testing.T) {
 	r.do("GET", "/v1/queues", "").want(http.StatusServiceUnavailable)
 	_ = conn.Close()
 	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
-		return r.do("GET", "/v1/queues", "").status == http.StatusOK, "none is taken"
+		return r.do("GET", "/v1/queues", "").status == http.StatusOK, "no request is accepted"
 	})
 	redistest.Eventually(t, 10*time.Second, func() (bool, string) { // half a message is not stored
 		return r.do("GET", "/v1/queues/orders/stats", "").status == http.StatusNotFound, "there is such a queue"
@@ -234,6 +267,6 @@ func TestAGatewayTakesSoManyRequestsAtOnce(t *testing.T) {
 	s := NewServer(r.g)
 	if s.ReadHeaderTimeout <= 0 || s.ReadTimeout <= 0 || s.WriteTimeout <= r.g.cfg.Timeout || s.IdleTimeout <= 0 ||
 		s.MaxHeaderBytes <= 0 {
-		t.Errorf("the server lets clients take their time: %+v", s)
+		t.Errorf("the server has no bounds for slow clients: %+v", s)
 	}
 }

@@ -10,17 +10,16 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"time"
 
-	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/internal/policy"
 	"github.com/duestream/duestream/lua"
 )
 
 const mostSettings = 64 << 10 // bytes of a body of settings, or of a recurrence without its payload
 
 func readPolicy(c *call) (int, any, error) {
-	text, err := c.policyNow()
+	text, err := c.currentPolicy()
 	if err != nil {
 		return 0, nil, err
 	}
@@ -28,18 +27,18 @@ func readPolicy(c *call) (int, any, error) {
 	return http.StatusOK, text, nil
 }
 
-// policyNow returns the policy in force.
-func (c *call) policyNow() (json.RawMessage, error) {
+// currentPolicy returns the policy in force, as JSON.
+func (c *call) currentPolicy() (json.RawMessage, error) {
 	group, is := c.query["group"]
 	if is {
 		if err := lua.CheckGroup(group); err != nil {
 			return nil, err
 		}
 	}
-	if err := c.op.CheckKnown(c.ctx, c.queue); err != nil {
+	if err := c.op.CheckKnown(c.Ctx, c.queue); err != nil {
 		return nil, err
 	}
-	p, _, err := c.op.ReadPolicy(c.ctx, c.queue, group)
+	p, _, err := c.op.ReadPolicy(c.Ctx, c.queue, group)
 	if err != nil {
 		return nil, err
 	}
@@ -52,10 +51,11 @@ func etag(text []byte) string {
 	return `"` + hex.EncodeToString(sum[:12]) + `"`
 }
 
-// changePolicy changes the settings in the body. With If-Match it does so only if the policy is still the one that the
-// caller has read. Two callers of one gateway never both succeed with the same tag; callers of two gateways may.
+// changePolicy changes the settings in the body. With If-Match it changes them only if the policy is still the one that
+// the caller has read. Of several callers of one gateway with the same tag only one succeeds. Callers of two gateways
+// may both succeed.
 func changePolicy(c *call) (int, any, error) {
-	text, err := c.body(mostSettings)
+	text, err := c.Body(mostSettings)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -63,22 +63,23 @@ func changePolicy(c *call) (int, any, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	defer c.policy.Lock(c.queue)()
-	now, err := c.policyNow()
+	defer c.policyLocks.Lock(c.queue)()
+	current, err := c.currentPolicy()
 	if err != nil {
 		return 0, nil, err
 	}
-	if tags := c.r.Header.Values("If-Match"); len(tags) > 0 && !matched(tags, etag(now)) {
+	if tags := c.R.Header.Values("If-Match"); len(tags) > 0 && !matchesTag(tags, etag(current)) {
 		return 0, nil, &problem{Type: typeChanged, Status: http.StatusPreconditionFailed,
-			Detail: "the policy is not what If-Match names: read it again"}
+			Detail: "the policy has changed since the version in If-Match: read it again"}
 	}
-	if err := c.op.WritePolicy(c.ctx, c.queue, c.query["group"], update); err != nil {
+	if err := c.op.WritePolicy(c.Ctx, c.queue, c.query["group"], update); err != nil {
 		return 0, nil, err
 	}
 	return readPolicy(c)
 }
 
-func matched(headers []string, tag string) bool {
+// matchesTag reports whether one of the If-Match headers names the tag, or *.
+func matchesTag(headers []string, tag string) bool {
 	for _, header := range headers {
 		for one := range strings.SplitSeq(header, ",") {
 			if one = strings.TrimSpace(one); one == "*" || one == tag {
@@ -102,51 +103,39 @@ func parsePolicy(text []byte) (u admin.PolicyUpdate, err error) {
 	if len(raw) == 0 {
 		return u, lua.Invalid("policy", "", "must name a setting")
 	}
-	settings := map[string]func(json.RawMessage) error{
-		admin.SettingVisibility: millisTo(&u.VisibilityTimeout), admin.SettingMaxAttempts: valueTo(&u.MaxAttempts),
-		admin.SettingRetryMin: millisTo(&u.RetryMin), admin.SettingRetryMax: millisTo(&u.RetryMax),
-		admin.SettingRetryDelays: valueTo(&u.RetryDelays), admin.SettingRetryFor: millisTo(&u.RetryFor),
-		admin.SettingMaxSnoozes: valueTo(&u.MaxSnoozes), admin.SettingMaxCrashes: valueTo(&u.MaxCrashes),
-		admin.SettingHandlerTimeout: millisTo(&u.HandlerTimeout),
-		admin.SettingRate:           valueTo(&u.Rate), admin.SettingBurst: valueTo(&u.Burst),
-		admin.SettingFreeRetries: valueTo(&u.FreeRetries), admin.SettingReadyLimit: valueTo(&u.ReadyLimit),
-		admin.SettingHistory: valueTo(&u.History), admin.SettingHistoryAge: millisTo(&u.HistoryAge),
-		admin.SettingKeyFailure: valueTo(&u.KeyFailure),
-	}
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(raw)) {
-		set, is := settings[name]
-		switch {
-		case !is:
-			errs = append(errs, lua.Invalid(name, "", "must be one of: %s",
-				strings.Join(slices.Sorted(maps.Keys(settings)), " ")))
-		case string(raw[name]) == "null":
-			u.Clear = append(u.Clear, name)
-		case set(raw[name]) != nil:
-			errs = append(errs, lua.Invalid(name, string(raw[name]), "must be of the kind that an answer shows"))
+		s, is := policy.Named(name)
+		if !is || isPause(s) {
+			errs = append(errs, lua.Invalid(name, "", "must be one of: %s", strings.Join(changeable(), " ")))
+			continue
 		}
+		if string(raw[name]) == "null" {
+			u.Clear = append(u.Clear, name)
+			continue
+		}
+		value, err := s.ParseJSON(raw[name])
+		if err != nil {
+			errs = append(errs, lua.Invalid(name, string(raw[name]), "must have the JSON type that GET shows"))
+			continue
+		}
+		s.Put(&u, value)
 	}
 	return u, errors.Join(errs...)
 }
 
-func valueTo[T any](into **T) func(json.RawMessage) error {
-	return func(text json.RawMessage) error {
-		*into = new(T)
-		return json.Unmarshal(text, *into)
-	}
+// isPause reports whether pause and resume change the setting, which have routes of their own.
+func isPause(s policy.Setting) bool {
+	return s.Name == policy.SettingHeld || s.Name == policy.SettingHeldWorkers
 }
 
-func millisTo(into **time.Duration) func(json.RawMessage) error {
-	return func(text json.RawMessage) error {
-		var ms int64
-		if err := json.Unmarshal(text, &ms); err != nil {
-			return err
+// changeable returns the names of the settings that a request can change, sorted.
+func changeable() (names []string) {
+	for _, s := range policy.Settings() {
+		if !isPause(s) {
+			names = append(names, s.Name)
 		}
-		d := time.Duration(ms) * time.Millisecond
-		if d.Milliseconds() != ms {
-			return bridge.ErrInvalid
-		}
-		*into = &d
-		return nil
 	}
+	slices.Sort(names)
+	return names
 }

@@ -10,10 +10,11 @@ import (
 	"time"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/internal/message"
 	"github.com/duestream/duestream/lua"
 )
 
-// keyWindow is how long an Idempotency-Key is remembered without dedup_ms.
+// keyWindow is how long an Idempotency-Key is remembered if the request has no dedup_ms.
 const keyWindow = 24 * time.Hour
 
 const headerPrefix = "Duestream-Header-" // in the canonical form of net/http
@@ -30,8 +31,8 @@ type receipt struct {
 // text returns the JSON form of a receipt, faster than encode, because most answers are receipts. It returns false
 // for a receipt that only encode can write.
 func (r receipt) text() ([]byte, bool) {
-	escaped := func(c rune) bool { return c < ' ' || c > '~' || c == '"' || c == '\\' }
-	if r.ID == "" || r.Due.Year() > 9999 || strings.ContainsFunc(r.ID, escaped) {
+	needsEscape := func(c rune) bool { return c < ' ' || c > '~' || c == '"' || c == '\\' }
+	if r.ID == "" || r.Due.Year() > 9999 || strings.ContainsFunc(r.ID, needsEscape) {
 		return nil, false
 	}
 	b := append(make([]byte, 0, 160), `{"id":"`...)
@@ -41,11 +42,11 @@ func (r receipt) text() ([]byte, bool) {
 		b = append(r.Due.AppendFormat(b, time.RFC3339Nano), '"')
 	}
 	for _, flag := range []struct {
-		is   bool
-		name string
+		isSet  bool
+		member string
 	}{{r.Ready, `,"ready":true`}, {r.Replaced, `,"replaced":true`}, {r.Duplicate, `,"duplicate":true`}} {
-		if flag.is {
-			b = append(b, flag.name...)
+		if flag.isSet {
+			b = append(b, flag.member...)
 		}
 	}
 	return append(b, "}\n"...), true
@@ -57,17 +58,17 @@ func publish(c *call) (int, any, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	if m.Headers, err = messageHeaders(c.r.Header); err != nil {
+	if m.Headers, err = messageHeaders(c.R.Header); err != nil {
 		return 0, nil, err
 	}
 	keyed, err := c.idempotent(&m)
 	if err != nil {
 		return 0, nil, err
 	}
-	if m.Payload, err = c.body(c.cfg.MaxPayload); err != nil {
+	if m.Payload, err = c.Body(c.cfg.MaxPayload); err != nil {
 		return 0, nil, err
 	}
-	got, err := c.client.Send(c.ctx, c.queue, m)
+	got, err := c.client.Send(c.Ctx, c.queue, m)
 	if keyed && errors.Is(err, bridge.ErrDuplicate) && !errors.Is(err, bridge.ErrNotDurable) {
 		return http.StatusOK, receipt{ID: m.ID, Duplicate: true}, nil
 	}
@@ -76,6 +77,15 @@ func publish(c *call) (int, any, error) {
 	}
 	c.w.Header().Set("Location", "/v1/queues/"+c.queue+"/messages/"+url.PathEscape(got.ID))
 	return http.StatusCreated, receipt{ID: got.ID, Due: got.Due, Ready: got.Ready, Replaced: got.Replaced}, nil
+}
+
+// parseOptions reads a message's options from the query.
+func parseOptions(q query) (bridge.NewMessage, error) {
+	l, err := message.ParseQuery(q)
+	if err != nil {
+		return bridge.NewMessage{}, err
+	}
+	return l.Message(bridge.NewMessage{})
 }
 
 // messageHeaders returns the headers of a request that are meant for the message. Their names are lower-cased, because
@@ -102,7 +112,7 @@ func messageHeaders(h http.Header) (map[string]string, error) {
 // idempotent applies the header Idempotency-Key: it derives the message's ID from the token's name and the key, and
 // sets the dedup window of that ID. It reports whether the request has the header.
 func (c *call) idempotent(m *bridge.NewMessage) (bool, error) {
-	values := c.r.Header.Values("Idempotency-Key")
+	values := c.R.Header.Values("Idempotency-Key")
 	if len(values) == 0 {
 		return false, nil
 	}
@@ -111,11 +121,11 @@ func (c *call) idempotent(m *bridge.NewMessage) (bool, error) {
 	case len(values) > 1 || key == "" || len(key) > 255:
 		return false, lua.Invalid("Idempotency-Key", cut(key), "must be given once, with 1 to 255 bytes")
 	case m.ID != "":
-		return false, lua.Invalid("id", m.ID, "must not stand beside Idempotency-Key, which makes one")
+		return false, lua.Invalid("id", m.ID, "must not stand beside Idempotency-Key, which gives the message its ID")
 	case m.Replace != "":
 		return false, lua.Invalid("replace", "", "must not stand beside Idempotency-Key")
 	}
-	sum := sha256.Sum256([]byte(c.grant.Name() + "\x00" + key))
+	sum := sha256.Sum256([]byte(c.Grant.Name() + "\x00" + key))
 	m.ID = "key-" + hex.EncodeToString(sum[:16])
 	if m.Dedup == 0 {
 		m.Dedup = keyWindow

@@ -15,6 +15,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
+// A scheduled message can be read, rescheduled and cancelled at its Location, with binary payload and an ID that needs
+// escapes. After that it is not found.
 func TestAMessageIsPublishedMovedAndCancelled(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -34,7 +36,7 @@ func TestAMessageIsPublishedMovedAndCancelled(t *testing.T) {
 	when := time.Now().Add(time.Hour).Truncate(time.Millisecond)
 	r.do("PATCH", fmt.Sprintf("%s?at_ms=%d", at, when.UnixMilli()), "").want(http.StatusOK).read(&moved)
 	if !moved.Due.Equal(when) {
-		t.Errorf("it was moved to %v, want %v", moved.Due, when)
+		t.Errorf("the message was moved to %v, want %v", moved.Due, when)
 	}
 	r.do("PATCH", at, "").refused(http.StatusUnprocessableEntity, typeInvalid)
 	r.do("PATCH", at+"?in_ms=1&at_ms=1767000000000", "").refused(http.StatusUnprocessableEntity, typeInvalid)
@@ -44,6 +46,7 @@ func TestAMessageIsPublishedMovedAndCancelled(t *testing.T) {
 	r.do("GET", at, "").refused(http.StatusNotFound, typeNotFound)
 }
 
+// An invalid option of a message is refused with its field and its limit, and the answer does not show the payload.
 func TestAWrongOptionIsNamedWithItsLimit(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -65,6 +68,8 @@ func TestAWrongOptionIsNamedWithItsLimit(t *testing.T) {
 		typeInvalid)
 }
 
+// A repeated request with the same Idempotency-Key returns the first receipt and stores nothing. The key is the token's
+// own, and must not stand beside an ID or replace.
 func TestAnIdempotencyKeyHasAMessageTakenOnce(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -75,7 +80,7 @@ func TestAnIdempotencyKeyHasAMessageTakenOnce(t *testing.T) {
 	if first.ID != second.ID || first.Duplicate || !second.Duplicate {
 		t.Errorf("first %+v, second %+v", first, second)
 	}
-	// another token's key is another key
+	// The same key of another token is another key.
 	other := r.allow(access.Token{Name: "other", Verbs: []access.Verb{access.Publish}, Queues: []string{"*"}})
 	r.do("POST", "/v1/queues/orders/messages", "b", key, "Authorization: Bearer "+other).want(http.StatusCreated)
 	r.do("POST", "/v1/queues/orders/messages?id=x", "b", key).refused(http.StatusUnprocessableEntity, typeInvalid)
@@ -84,6 +89,7 @@ func TestAnIdempotencyKeyHasAMessageTakenOnce(t *testing.T) {
 		refused(http.StatusUnprocessableEntity, typeInvalid)
 }
 
+// MaxPayload bounds a body, and a gzip body by its unpacked size. A gzip body that is malformed or cut off is refused.
 func TestABodyIsBoundedAlsoWhenItIsUnpacked(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(c *Config) { c.MaxPayload = 1000 })
@@ -99,6 +105,7 @@ func TestABodyIsBoundedAlsoWhenItIsUnpacked(t *testing.T) {
 	r.do("POST", path, "x", "Content-Encoding: br").refused(http.StatusUnsupportedMediaType, typeMedia)
 }
 
+// zipped returns a text in gzip.
 func zipped(text string) string {
 	var b bytes.Buffer
 	z := gzip.NewWriter(&b)
@@ -107,6 +114,7 @@ func zipped(text string) string {
 	return b.String()
 }
 
+// unpacked returns a reader of what is in a gzip text.
 func unpacked(t *testing.T, packed string) io.Reader {
 	t.Helper()
 	z, err := gzip.NewReader(strings.NewReader(packed))
@@ -116,6 +124,7 @@ func unpacked(t *testing.T, packed string) io.Reader {
 	return z
 }
 
+// A large answer is in gzip if the caller accepts gzip, and plain otherwise.
 func TestALargeAnswerIsCompressedForWhoAsks(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -136,6 +145,8 @@ const ndjsonType = "Content-Type: application/x-ndjson"
 
 const jsonType = "Content-Type: application/json"
 
+// A batch has one verdict for each line, with the line's number. A bad line does not stop the lines after it. Empty
+// lines have no verdict, but count as lines.
 func TestManyAreTakenWithAVerdictForEach(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(c *Config) { c.MaxPayload = 1000 })
@@ -213,25 +224,25 @@ func TestAStreamAnswersEachLineAsItComes(t *testing.T) {
 		}
 		_ = out.Close()
 		if answers.Scan() {
-			t.Errorf("http2 %v: behind the end comes %q", http2, answers.Text())
+			t.Errorf("http2 %v: after the last answer comes %q", http2, answers.Text())
 		}
 		_ = res.Body.Close()
 	}
 }
 
-// Regression: the request was charged to the rate before its messages, so a batch larger than the burst never passed.
-// Each message of a batch counts.
-func TestABatchOfMoreThanTheBurstGoesWhenNothingWasAskedFor(t *testing.T) {
+// A batch larger than the burst of its token passes on a full bucket, and each of its messages counts against the rate.
+// Regression: the request itself was charged before its messages, so such a batch never passed.
+func TestABatchLargerThanTheBurstPassesOnAFullBucket(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	const three = `[{"payload":"a"},{"payload":"b"},{"payload":"c"}]`
 	for i, c := range []struct {
 		kind, body string
 		burst      int
-	}{ // the arrays come first, because a stream of lines waits for its rate
+	}{
 		{"application/json", three, 1},
 		{"application/json", three, 3},
-		{"application/x-ndjson", `{"payload":"a"}` + "\n", 1},
+		{"application/x-ndjson", `{"payload":"a"}` + "\n", 1}, // a stream with more lines would wait for its rate
 	} {
 		token := "Authorization: Bearer " + r.allow(access.Token{Name: fmt.Sprint(i), Verbs: []access.Verb{access.Publish},
 			Queues: []string{"*"}, Rate: "1/h", Burst: c.burst})
@@ -260,16 +271,18 @@ func TestARefusedBatchCountsAgainstTheRate(t *testing.T) {
 			Queues: []string{"*"}, Rate: "1/h"})
 		got := r.do("POST", "/v1/queues/orders/batch", c.body, token, "Content-Type: "+c.kind)
 		redistest.Want(t, fmt.Sprintf("status of %q", c.body), got.status, c.status)
-		for _, body := range []string{"[}", strings.Repeat(" ", maxBodyParts+1)} { // not read: the rate is used up
+		// These bodies would be refused with another status if they were read. The used-up rate must refuse them
+		// before.
+		for _, body := range []string{"[}", strings.Repeat(" ", maxArrayBytes+1)} {
 			r.do("POST", "/v1/queues/orders/batch", body, token, "Content-Type: application/json").refused(
 				http.StatusTooManyRequests, typeRate)
 		}
 	}
 }
 
-// Regression: empty lines are not charged to the rate, but 65 KB of them in gzip took twelve seconds of processor
-// time. A few are allowed, because some programs write them between messages. A line that is too long is charged by
-// its length.
+// Empty lines are not charged to the rate, so their number is bounded. Some are allowed, because some programs write
+// empty lines between messages. A line that is too long is charged by its length. Regression: 65 KB of empty lines in
+// gzip took twelve seconds of processor time.
 func TestEmptyAndEndlessLinesAreBounded(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -295,10 +308,11 @@ func TestEmptyAndEndlessLinesAreBounded(t *testing.T) {
 		floor := time.Since(began)
 		began = time.Now()
 		r.do("POST", path, packed, weak, ndjsonType, "Content-Encoding: gzip").want(http.StatusOK).has("more empty lines")
-		if took := time.Since(began); took > 20*floor+2*time.Second { // once it took eighty times as long
+		if took := time.Since(began); took > 20*floor+2*time.Second { // before the limit it took eighty times as long
 			t.Errorf("%d bytes took %s, where unpacking all of them takes %s", len(lines), took, floor)
 		}
 	}
+	// One line that costs more than is left of the burst is refused, and not charged.
 	send(strings.Repeat("x", 30<<20)+"\n", weak).want(http.StatusTooManyRequests)
 	send(`{"payload":"a"}`, weak).want(http.StatusOK)
 }

@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"errors"
 	"math"
 	"strconv"
 	"time"
@@ -9,7 +8,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// integer reads a whole number between least and most. Without the parameter it returns otherwise.
+// integer reads a whole number between least and most. If the query has no such parameter, integer returns otherwise.
 func (q query) integer(name string, otherwise, least, most int64) (int64, error) {
 	text, is := q[name]
 	if !is {
@@ -22,12 +21,13 @@ func (q query) integer(name string, otherwise, least, most int64) (int64, error)
 	return n, nil
 }
 
-// millis reads a duration in milliseconds.
+// millis reads a duration in milliseconds. If the query has no such parameter, millis returns 0.
 func (q query) millis(name string) (time.Duration, error) {
 	n, err := q.integer(name, 0, 0, lua.MaxDelay.Milliseconds())
 	return time.Duration(n) * time.Millisecond, err
 }
 
+// flag reads true or false. If the query has no such parameter, flag returns false.
 func (q query) flag(name string) (bool, error) {
 	switch text, is := q[name]; {
 	case !is, text == "false":
@@ -39,7 +39,7 @@ func (q query) flag(name string) (bool, error) {
 	}
 }
 
-// rate reads a number of messages per second; 0 = no limit.
+// rate reads a number of messages per second. If the query has no such parameter, rate returns 0, which is no limit.
 func (q query) rate(name string) (float64, error) {
 	text, is := q[name]
 	if !is {
@@ -51,6 +51,3 @@ func (q query) rate(name string) (float64, error) {
 	}
 	return f, nil
 }
-
-// withErrors returns a value and the errors of parsing its parts, joined.
-func withErrors[T any](value T, errs ...error) (T, error) { return value, errors.Join(errs...) }

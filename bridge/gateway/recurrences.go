@@ -25,12 +25,11 @@ type recurring struct {
 
 func newRecurring(s bridge.RecurrenceState) recurring {
 	return recurring{Queue: s.Spec.Queue, Name: s.Spec.Name, Spec: s.Spec, Next: append([]time.Time{}, s.Next...),
-		Last:   s.Last,
-		LastID: s.LastID, Planned: s.Used, Problem: s.Problem}
+		Last: s.Last, LastID: s.LastID, Planned: s.Used, Problem: s.Problem}
 }
 
 func listRecurrences(c *call) (int, any, error) {
-	states, err := c.op.Recurrences(c.ctx, c.queue)
+	states, err := c.op.Recurrences(c.Ctx, c.queue)
 	list := []recurring{}
 	for _, s := range states {
 		list = append(list, newRecurring(s))
@@ -42,13 +41,13 @@ func showRecurrence(c *call) (int, any, error) {
 	if err := admin.CheckRecurrence(c.id()); err != nil {
 		return 0, nil, err
 	}
-	s, err := c.op.Recurrence(c.ctx, c.queue, c.id())
+	s, err := c.op.Recurrence(c.Ctx, c.queue, c.id())
 	return http.StatusOK, newRecurring(s), err
 }
 
-// putRecurrence adds a recurrence, or replaces the one of that name.
+// putRecurrence adds a recurrence, or replaces the recurrence of the same name.
 func putRecurrence(c *call) (int, any, error) {
-	text, err := c.body(mostSettings + 2*c.cfg.MaxPayload)
+	text, err := c.Body(mostSettings + 2*c.cfg.MaxPayload)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -60,16 +59,16 @@ func putRecurrence(c *call) (int, any, error) {
 		return 0, nil, err
 	}
 	if r.Queue != "" && r.Queue != c.queue {
-		return 0, nil, lua.Invalid("queue", r.Queue, "must be that of the path, or left out")
+		return 0, nil, lua.Invalid("queue", r.Queue, "must be the queue in the path, or left out")
 	}
 	if r.Name != "" && r.Name != c.id() {
-		return 0, nil, lua.Invalid("name", r.Name, "must be that of the path, or left out")
+		return 0, nil, lua.Invalid("name", r.Name, "must be the name in the path, or left out")
 	}
 	if len(r.Payload) > c.cfg.MaxPayload {
 		return 0, nil, tooLarge(int64(c.cfg.MaxPayload))
 	}
 	r.Queue, r.Name = c.queue, c.id()
-	did, err := c.op.Recur(c.ctx, r)
+	did, err := c.op.Recur(c.Ctx, r)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -84,7 +83,7 @@ func removeRecurrence(c *call) (int, any, error) {
 	if err := admin.CheckRecurrence(c.id()); err != nil {
 		return 0, nil, err
 	}
-	n, err := c.op.RemoveRecurrence(c.ctx, c.queue, c.id())
+	n, err := c.op.RemoveRecurrence(c.Ctx, c.queue, c.id())
 	return http.StatusOK, map[string]any{"taken_back": n}, err
 }
 
@@ -95,7 +94,7 @@ func (c *call) holdRecurrence(paused bool) (int, any, error) {
 	if err := admin.CheckRecurrence(c.id()); err != nil {
 		return 0, nil, err
 	}
-	did, err := c.op.PauseRecurrence(c.ctx, c.queue, c.id(), paused)
+	did, err := c.op.PauseRecurrence(c.Ctx, c.queue, c.id(), paused)
 	return http.StatusOK, changed{did}, err
 }
 
@@ -103,6 +102,6 @@ func runRecurrence(c *call) (int, any, error) {
 	if err := admin.CheckRecurrence(c.id()); err != nil {
 		return 0, nil, err
 	}
-	got, err := c.op.RunRecurrence(c.ctx, c.queue, c.id())
+	got, err := c.op.RunRecurrence(c.Ctx, c.queue, c.id())
 	return http.StatusCreated, receipt{ID: got.ID, Due: got.Due}, err
 }

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"io"
 	"log/slog"
@@ -39,35 +40,41 @@ func init() {
 	openapi3filter.RegisterBodyDecoder("application/problem+json", openapi3filter.JSONBodyDecoder)
 }
 
-// rig is a listening gateway, with a token for everything. Each answer is checked against the OpenAPI document.
+// MountLmstfy mounts lmstfy's API, which shares the limits. An external test sets it: lmstfy imports this package.
+var MountLmstfy func(*Gateway) error
+
+// rig is a listening gateway without a bridge, with a token that allows everything. Each answer is checked against the
+// OpenAPI document.
 type rig struct {
 	t      *testing.T
 	g      *Gateway
 	r      *bridge.Redis
 	op     *admin.Admin
 	prefix string
-	base   string
-	token  string
-	log    *locked
+	base   string        // URL of the gateway, without a path
+	token  string        // secret of the token that allows everything
+	log    *lockedBuffer // of the gateway, from level Debug on
 }
 
-type locked struct {
+// lockedBuffer is a buffer for concurrent use.
+type lockedBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
 }
 
-func (l *locked) Write(p []byte) (int, error) {
+func (l *lockedBuffer) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.b.Write(p)
 }
 
-func (l *locked) String() string {
+func (l *lockedBuffer) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.b.String()
 }
 
+// newRig returns a rig on the shared server. Each function of with changes the configuration of the gateway.
 func newRig(t *testing.T, with ...func(*Config)) *rig {
 	t.Helper()
 	server := redistest.Shared(t)
@@ -76,7 +83,7 @@ func newRig(t *testing.T, with ...func(*Config)) *rig {
 
 func newRigAt(t *testing.T, redisURL, prefix string, with ...func(*Config)) *rig {
 	t.Helper()
-	rig := &rig{t: t, prefix: prefix, log: &locked{}}
+	rig := &rig{t: t, prefix: prefix, log: &lockedBuffer{}}
 	log := slog.New(slog.NewTextHandler(rig.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	var err error
 	if rig.r, err = bridge.Dial(t.Context(), redisURL); err != nil {
@@ -95,6 +102,10 @@ func newRigAt(t *testing.T, redisURL, prefix string, with ...func(*Config)) *rig
 	if rig.g, err = New(cfg); err != nil {
 		t.Fatal(err)
 	}
+	if err := MountLmstfy(rig.g); err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = rig.g.Run(context.Background()) }() // until Close
 	rig.token = rig.allow(access.Token{Name: "all", Verbs: access.Verbs(), Queues: []string{"*"}})
 	socket, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -110,7 +121,7 @@ func newRigAt(t *testing.T, redisURL, prefix string, with ...func(*Config)) *rig
 	return rig
 }
 
-// allow makes a token.
+// allow stores a token and returns its secret.
 func (r *rig) allow(token access.Token) string {
 	r.t.Helper()
 	secret, err := access.Add(r.t.Context(), r.r.Client, r.prefix, token)
@@ -128,8 +139,8 @@ type answer struct {
 	body   []byte
 }
 
-// do sends a request, and checks the answer against the document; if it succeeded, the request as well. Headers are
-// "Name: value".
+// do sends a request with the rig's token, and checks the answer against the document. If the request succeeded, do
+// checks the request too. Headers are "Name: value", and replace those of the rig; "Name: " removes one.
 func (r *rig) do(method, path, body string, headers ...string) answer {
 	r.t.Helper()
 	req, err := http.NewRequestWithContext(r.t.Context(), method, r.base+path, strings.NewReader(body))
@@ -152,12 +163,12 @@ func (r *rig) do(method, path, body string, headers ...string) answer {
 	if a.body, err = io.ReadAll(res.Body); err != nil {
 		r.t.Fatal(err)
 	}
-	r.hold(req, body, a)
+	r.checkDescribed(req, body, a)
 	return a
 }
 
-// hold checks a request and its answer against the document.
-func (r *rig) hold(req *http.Request, body string, a answer) {
+// checkDescribed checks a request and its answer against the document.
+func (r *rig) checkDescribed(req *http.Request, body string, a answer) {
 	r.t.Helper()
 	router, err := described()
 	if err != nil {
@@ -196,7 +207,7 @@ func (r *rig) hold(req *http.Request, body string, a answer) {
 	}
 }
 
-// want fails the test unless the status is this one.
+// want ends the test unless the answer has this status.
 func (a answer) want(status int) answer {
 	a.t.Helper()
 	if a.status != status {
@@ -205,7 +216,8 @@ func (a answer) want(status int) answer {
 	return a
 }
 
-// refused fails the test unless the answer is a problem of a type.
+// refused ends the test unless the answer has this status. The answer must be a problem of this type, with the ID of
+// the request.
 func (a answer) refused(status int, kind string) answer {
 	a.t.Helper()
 	a.want(status)
@@ -218,6 +230,7 @@ func (a answer) refused(status int, kind string) answer {
 	return a
 }
 
+// read decodes the JSON of the answer.
 func (a answer) read(into any) {
 	a.t.Helper()
 	if err := json.Unmarshal(a.body, into); err != nil {
@@ -225,6 +238,7 @@ func (a answer) read(into any) {
 	}
 }
 
+// has fails the test unless the body contains the text.
 func (a answer) has(text string) answer {
 	a.t.Helper()
 	if !strings.Contains(string(a.body), text) {

@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -17,23 +18,29 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-func TestTheDocumentIsValid(t *testing.T) {
-	t.Parallel()
+// openapi returns the OpenAPI document of the gateway.
+func openapi(t *testing.T) *openapi3.T {
+	t.Helper()
 	doc, err := openapi3.NewLoader().LoadFromData(openAPI)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return doc
+}
+
+// The OpenAPI document is valid by the rules of OpenAPI.
+func TestTheDocumentIsValid(t *testing.T) {
+	t.Parallel()
+	doc := openapi(t)
 	if err := doc.Validate(t.Context()); err != nil {
 		t.Error(err)
 	}
 }
 
+// The OpenAPI document and the table of routes have the same routes, with the same query parameters and verbs.
 func TestTheDocumentAndTheTableHoldTheSameRoutes(t *testing.T) {
 	t.Parallel()
-	doc, err := openapi3.NewLoader().LoadFromData(openAPI)
-	if err != nil {
-		t.Fatal(err)
-	}
+	doc := openapi(t)
 	for _, one := range routes {
 		o := doc.Paths.Value(one.pattern).GetOperation(one.method)
 		if o == nil {
@@ -42,7 +49,7 @@ func TestTheDocumentAndTheTableHoldTheSameRoutes(t *testing.T) {
 		}
 		if verb := string(one.verb); verb != "" && !strings.Contains(o.Description, verb) ||
 			(verb == "") != (o.Security != nil) {
-			t.Errorf("%s %s: not described is that it takes the verb %q", one.method, one.pattern, verb)
+			t.Errorf("%s %s: the description does not name the verb %q", one.method, one.pattern, verb)
 		}
 		var names []string
 		for _, p := range o.Parameters {
@@ -72,39 +79,30 @@ func TestNoRouteDoesAnythingWithoutTheRightToken(t *testing.T) {
 	r.do("POST", "/v1/queues/orders/messages?id=x&in_ms=600000", "kept").want(http.StatusCreated)
 	r.do("PUT", "/v1/queues/orders/recurrences/x", `{"every_ms":3600000}`, "Content-Type: application/json").
 		want(http.StatusCreated)
-	other := map[access.Verb]string{}
 	elsewhere := r.allow(access.Token{Name: "elsewhere", Verbs: access.Verbs(), Queues: []string{"orders.*", "order"}})
-	for _, verb := range access.Verbs() {
-		verbs := slices.DeleteFunc(access.Verbs(), func(v access.Verb) bool { return v == verb })
-		other[verb] = r.allow(access.Token{Name: "not-" + string(verb), Verbs: verbs, Queues: []string{"*"}})
+	other := map[string]string{} // verbs that are not enough for a route → secret of a token with these verbs
+	for _, one := range routes {
+		if verbs := one.notEnough(); other[fmt.Sprint(verbs)] == "" {
+			other[fmt.Sprint(verbs)] = r.allow(access.Token{Name: fmt.Sprint("t", len(other)), Verbs: verbs,
+				Queues: []string{"*"}})
+		}
 	}
-	queuetest.EventuallyRegistered(t, r.r.Client, r.prefix, "orders", "1") // a client may register it after its answer
+	// The client may register the queue after its answer.
+	queuetest.EventuallyRegistered(t, r.r.Client, r.prefix, "orders", "1")
 	redistest.Eventually(t, 20*time.Second, func() (bool, string) {
-		return !strings.Contains(r.keys(), ":seen "), "the client has not forgotten its call yet"
+		return !strings.Contains(r.keys(), ":seen "), "the record of the client's call has not been removed yet"
 	})
 	before := r.keys()
 	for _, one := range routes {
 		if one.verb == "" {
 			continue
 		}
-		path := strings.NewReplacer("{queue}", "orders", "{id}", "x").Replace(one.pattern)
-		body, kind := `{"every_ms":1000,"max_attempts":3}`, "Content-Type: application/json"
-		switch one.name {
-		case "publish many":
-			body, kind = `{"id":"y"}`, "Content-Type: application/x-ndjson"
-		case "live stats":
-			path += "?queues=orders"
-		case "receive of several":
-			path += "?queues=orders&group=g"
-		case "settle":
-			named := base64.RawURLEncoding.EncodeToString([]byte(`{"q":"orders","g":"g","e":"1-0","i":"x"}`))
-			body = fmt.Sprintf(`[{"token":%q}]`, named)
-		}
+		path, body, kind := one.example("x")
 		r.do(one.method, path, body, kind, "Authorization: ").refused(http.StatusUnauthorized, typeToken)
 		for _, header := range []string{"Bearer wrong", "Bearer", "Basic " + r.token, r.token, "Bearer " + r.token + "x"} {
 			r.do(one.method, path, body, kind, "Authorization: "+header).refused(http.StatusUnauthorized, typeToken)
 		}
-		for _, token := range []string{other[one.verb], elsewhere} {
+		for _, token := range []string{other[fmt.Sprint(one.notEnough())], elsewhere} {
 			a := r.do(one.method, path, body, kind, "Authorization: Bearer "+token)
 			switch one.name {
 			case "list queues": // shows only the queues that the token allows
@@ -136,7 +134,92 @@ func TestNoRouteDoesAnythingWithoutTheRightToken(t *testing.T) {
 	}
 }
 
-// keys returns all keys of the prefix, with their values.
+// notEnough returns the verbs that do not allow the route.
+func (one route) notEnough() []access.Verb {
+	return slices.DeleteFunc(access.Verbs(), func(verb access.Verb) bool {
+		inspects := verb == access.Inspect || verb == access.Operate
+		return verb == one.verb || inspects && (one.verb == access.Inspect || one.orInspect)
+	})
+}
+
+// example returns a request of the route, for the queue orders and an ID.
+func (one route) example(id string) (path, body, kind string) {
+	path = strings.NewReplacer("{queue}", "orders", "{id}", id).Replace(one.pattern)
+	body, kind = `{"every_ms":1000,"max_attempts":3}`, "Content-Type: application/json"
+	switch one.name {
+	case "publish many":
+		body, kind = `{"id":"y"}`, "Content-Type: application/x-ndjson"
+	case "live stats":
+		path += "?queues=orders"
+	case "pending":
+		path += "?group=g"
+	case "search":
+		body = `{"filter":{"queues":["orders"]}}`
+	case "act":
+		body = `{"action":"expire","filter":{"queues":["orders"],"text":"a"}}`
+	case "receive of several":
+		path += "?queues=orders&group=g"
+	case "settle":
+		named := base64.RawURLEncoding.EncodeToString([]byte(`{"q":"orders","g":"g","e":"1-0","i":"x"}`))
+		body = fmt.Sprintf(`[{"token":%q}]`, named)
+	}
+	return path, body, kind
+}
+
+// A token with the verb inspect, and one with operate, get an answer from every route that only reads. A token with
+// inspect gets no other route, and Redis stays unchanged. The table of routes names the routes, so a new route is
+// tested, too.
+func TestAnInspectorReadsEverythingAndChangesNothing(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.makeLetters("orders")
+	r.do("POST", "/v1/queues/orders/messages?id=x&in_ms=600000", "").want(http.StatusCreated)
+	r.do("PUT", "/v1/queues/orders/recurrences/x", `{"every_ms":3600000}`, "Content-Type: application/json").
+		want(http.StatusCreated)
+	var list struct{ Letters []struct{ Letter string } }
+	r.do("GET", "/v1/queues/orders/dead?id=x", "").want(http.StatusOK).read(&list)
+	letter := url.PathEscape(list.Letters[0].Letter)
+	inspector := r.allow(access.Token{Name: "board", Verbs: []access.Verb{access.Inspect}, Queues: []string{"orders"}})
+	operator := r.allow(access.Token{Name: "on-call", Verbs: []access.Verb{access.Operate}, Queues: []string{"orders"}})
+	redistest.Eventually(t, 20*time.Second, func() (bool, string) {
+		return !strings.Contains(r.keys(), ":seen "), "the record of the client's call has not been removed yet"
+	})
+	before := r.keys()
+	reads, changes := 0, 0
+	for _, one := range routes {
+		id := "x"
+		if strings.HasPrefix(one.pattern, letterPath) {
+			id = letter
+		}
+		path, body, kind := one.example(id)
+		if one.method != http.MethodGet && one.verb != access.Inspect {
+			r.do(one.method, path, body, kind, "Authorization: Bearer "+inspector).
+				refused(http.StatusForbidden, typeForbidden)
+			changes++
+			continue
+		}
+		if one.method == http.MethodGet {
+			body = ""
+		}
+		for _, token := range []string{inspector, operator} {
+			if one.name == "live stats" { // it does not end
+				redistest.Want(t, one.name, r.listens(token, "?queues=orders").status, http.StatusOK)
+				continue
+			}
+			r.do(one.method, path, body, kind, "Authorization: Bearer "+token).want(http.StatusOK)
+		}
+		reads++
+	}
+	if reads < 14 || changes < 18 { // else the table is no longer read right
+		t.Errorf("%d routes that read, %d that change", reads, changes)
+	}
+	redistest.Want(t, "keys", r.keys(), before)
+	r.do("GET", "/v1/queues", "", "Authorization: Bearer "+inspector).has(`{"queues":["orders"]}`)
+	r.do("GET", "/v1/queues/orders/messages/x", "", "Authorization: Bearer "+inspector).has(`"state":"scheduled"`)
+	r.do("GET", "/v1/messages/x", "", "Authorization: Bearer "+inspector).has(`"state":"scheduled"`)
+}
+
+// keys returns all keys of the prefix but the tokens, each in a line with its dumped value.
 func (r *rig) keys() string {
 	r.t.Helper()
 	c := r.r.Client

@@ -19,8 +19,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// slowly sends a text at once and then a byte each 100 ms, until the other end closes the connection. It returns the
-// answer. The test fails if the connection is not closed within the given time.
+// slowly sends a text at once and then a byte each 100 ms, until the other end closes the connection. slowly returns
+// the answer. The test fails if the connection is not closed within the given time.
 func slowly(t *testing.T, addr, text string, within time.Duration) string {
 	conn, err := net.Dial("tcp", addr)
 	if err != nil {
@@ -72,7 +72,7 @@ func TestSlowClientsAreCutOffAndHoldNobodyUp(t *testing.T) {
 	good := publish + "Authorization: Bearer " + r.token + "\r\n"
 	kinds := map[string]struct { // by the text that is sent at once
 		clients int
-		status  string // "" = none
+		status  string // of the answer; "" = no answer
 	}{
 		"":                                    {50, "400"},
 		publish + "X-A:":                      {100, ""},
@@ -126,8 +126,8 @@ func TestSlowClientsAreCutOffAndHoldNobodyUp(t *testing.T) {
 	r.do("GET", "/v1/queues", "").want(http.StatusOK).has(`{"queues":[]}`)
 }
 
-// Regression: endless bodies of a token for another queue took all of MaxRequests. All callers got 503 for half a
-// minute.
+// Slow bodies of one token take at most a quarter of MaxRequests, so other callers are served. Regression: endless
+// bodies of one token took all of MaxRequests, and all callers got 503 for half a minute.
 func TestBodiesOfOneTokenHoldNobodyElseUp(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(c *Config) { c.MaxRequests = 40 })
@@ -155,8 +155,9 @@ func TestBodiesOfOneTokenHoldNobodyElseUp(t *testing.T) {
 		close(ended)
 	}()
 	began, served := time.Now(), 0
-	redistest.Eventually(t, 10*time.Second, func() (bool, string) { // while the token is looked up each request is busy
-		return r.g.bodies.full("weak") && r.g.busy.Load() <= 10, "bodies are not read yet"
+	// Each request is busy until its token was looked up.
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+		return r.g.bodies.isFull("weak") && r.g.busy.Load() <= 10, "bodies are not read yet"
 	})
 	for going := true; going; {
 		select {
@@ -170,7 +171,7 @@ func TestBodiesOfOneTokenHoldNobodyElseUp(t *testing.T) {
 	if took := time.Since(began); served < 10 || took > 20*time.Second {
 		t.Errorf("%d were served, and slow bodies cut off after %s", served, took)
 	}
-	if statuses["503"] != 90 {
+	if statuses["503"] != 90 { // of 100, a quarter of 40 may send its body
 		t.Errorf("answers to slow bodies: %v, want 90 with 503", statuses)
 	}
 	r.do("POST", "/v1/queues/other/messages?in_ms=3600000", "x", "Authorization: Bearer "+weak).want(http.StatusCreated)
@@ -202,7 +203,8 @@ func asks(t *testing.T, addr, request string) net.Conn {
 	return conn
 }
 
-// Regression: callers that did not read large answers took all of MaxRequests. All callers got 503 for 40 s.
+// Answers that the callers of one token do not read hold at most a share of MaxRequests. Regression: callers that did
+// not read large answers took all of MaxRequests, and all callers got 503 for 40 s.
 func TestAnswersThatNobodyReadsHoldNobodyElseUp(t *testing.T) {
 	t.Parallel()
 	const places = 16
@@ -229,7 +231,7 @@ func TestAnswersThatNobodyReadsHoldNobodyElseUp(t *testing.T) {
 		_ = conn.Close()
 	}
 	redistest.Eventually(t, 20*time.Second, func() (bool, string) {
-		return !r.g.answers.full("weak-4"), "answers to closed connections are being written"
+		return !r.g.answers.isFull("weak-4"), "answers to closed connections are being written"
 	})
 	r.do("GET", large, "", "Authorization: Bearer "+weak).want(http.StatusOK)
 }
@@ -238,7 +240,7 @@ func TestAnswersThatNobodyReadsHoldNobodyElseUp(t *testing.T) {
 // KiB were not bounded: one token had 7,000 of them in writing.
 func TestAnswersOverHTTP2ThatNobodyReadsAreBounded(t *testing.T) {
 	t.Parallel()
-	const most = 4
+	const most = 4 // answers of one token that may wait: a quarter of MaxRequests
 	r := newRig(t, func(c *Config) { c.MaxRequests = 4 * most })
 	const message, page = "/v1/queues/other/messages/one", "/v1/openapi.json"
 	r.do("POST", "/v1/queues/other/messages?id=one&in_ms=3600000", strings.Repeat("x", 60_000)).want(http.StatusCreated)
@@ -248,7 +250,7 @@ func TestAnswersOverHTTP2ThatNobodyReadsAreBounded(t *testing.T) {
 	transport := &http.Transport{Protocols: protocols, DisableCompression: true,
 		HTTP2: &http.HTTP2Config{MaxReceiveBufferPerStream: 16 << 10}}
 	defer transport.CloseIdleConnections()
-	leave := func(path, token string) {
+	leaveUnread := func(path, token string) {
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, r.base+path, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -264,10 +266,10 @@ func TestAnswersOverHTTP2ThatNobodyReadsAreBounded(t *testing.T) {
 	}
 	for name, one := range map[string]struct{ path, token string }{"weak": {message, weak}, "": {page, ""}} {
 		for range most {
-			leave(one.path, one.token)
+			leaveUnread(one.path, one.token)
 		}
 		redistest.Eventually(t, 20*time.Second, func() (bool, string) {
-			return r.g.answers.full(name), "answers that nobody reads count for nobody"
+			return r.g.answers.isFull(name), "not all unread answers are counted yet"
 		})
 	}
 	r.do("GET", message, "", "Authorization: Bearer "+weak).refused(http.StatusServiceUnavailable, typeBusy)
@@ -275,11 +277,12 @@ func TestAnswersOverHTTP2ThatNobodyReadsAreBounded(t *testing.T) {
 	r.do("GET", message, "").want(http.StatusOK)
 }
 
-// Regression: net/http buffers an answer below 4 KiB until the handler has returned, and over HTTP/2 sends it after
-// that. Unread ones were not counted: 40 connections without a token had 10,000 answers waiting, in 130 MB.
+// Small answers that nobody reads are counted as well. net/http buffers an answer below 4 KiB until the handler has
+// returned, and over HTTP/2 sends it after that. Regression: such answers were not counted, so 40 connections without a
+// token had 10,000 answers waiting, in 130 MB.
 func TestSmallAnswersOverHTTP2ThatNobodyReadsAreBounded(t *testing.T) {
 	t.Parallel()
-	const most = 4
+	const most = 4 // answers of one token that may wait: a quarter of MaxRequests
 	r := newRig(t, func(c *Config) { c.MaxRequests = 4 * most })
 	r.do("POST", "/v1/queues/other/messages?id=one&in_ms=3600000", strings.Repeat("x", 2000)).want(http.StatusCreated)
 	weak := r.allow(access.Token{Name: "weak", Verbs: []access.Verb{access.Publish}, Queues: []string{"other"}})
@@ -288,8 +291,8 @@ func TestSmallAnswersOverHTTP2ThatNobodyReadsAreBounded(t *testing.T) {
 		protocols.SetUnencryptedHTTP2(true)
 		transport := &http.Transport{Protocols: protocols, DisableCompression: true,
 			HTTP2: &http.HTTP2Config{MaxReceiveBufferPerConnection: 64 << 10}}
-		left, bodies := 0, []io.Closer(nil)
-		for range 2000 { // the first answers fit into the connection's flow-control window
+		resets, bodies := 0, []io.Closer(nil)
+		for range 2000 { // more than fit into the connection's flow-control window; the loop ends at the first reset
 			request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, r.base+path, nil)
 			if err != nil {
 				t.Fatal(err)
@@ -299,14 +302,15 @@ func TestSmallAnswersOverHTTP2ThatNobodyReadsAreBounded(t *testing.T) {
 			}
 			answer, err := transport.RoundTrip(request)
 			if err != nil {
-				left++
+				resets++
 				break
 			}
 			bodies = append(bodies, answer.Body)
 		}
-		redistest.Want(t, "answers that are not begun", left, 1)
+		redistest.Want(t, "requests that were reset without an answer", resets, 1)
 		r.g.answers.mu.Lock()
-		redistest.Want(t, "answers that wait", r.g.answers.of[token], 2*most)
+		// Beyond most answers, requests are refused. The refusals wait as well, up to twice most.
+		redistest.Want(t, "answers and refusals that wait", r.g.answers.counts[token], 2*most)
 		r.g.answers.mu.Unlock()
 		r.do("GET", "/v1/queues/other/messages/one", "").want(http.StatusOK)
 		for _, body := range bodies {
@@ -314,17 +318,18 @@ func TestSmallAnswersOverHTTP2ThatNobodyReadsAreBounded(t *testing.T) {
 		}
 		transport.CloseIdleConnections()
 		redistest.Eventually(t, 20*time.Second, func() (bool, string) {
-			return !r.g.answers.full(token) && r.g.busy.Load() == 0, "answers to who is gone count"
+			return !r.g.answers.isFull(token) && r.g.busy.Load() == 0, "answers to callers that are gone still count"
 		})
 	}
 	r.do("GET", "/v1/queues/other/messages/one", "", "Authorization: Bearer "+weak).want(http.StatusOK)
 }
 
-// An answer is left out when too many answers wait. Flushing it fails, even when fewer wait by then. Regression: the
-// flush succeeded, so the messages of the answer were not given back, although the stream was reset.
+// An answer that was left out, because too many answers were waiting, cannot be flushed, even when fewer wait by the
+// time of the flush. Regression: the flush succeeded, so the gateway did not give the messages of the answer back,
+// although the caller never got them.
 func TestAnAnswerThatWasLeftOutIsNotFlushed(t *testing.T) {
 	t.Parallel()
-	g := &Gateway{answers: perToken{most: 1}}
+	g := &Gateway{answers: perToken{limit: 1}}
 	r := httptest.NewRequest(http.MethodPost, "/", nil)
 	r.ProtoMajor = 2
 	written := httptest.NewRecorder()
@@ -343,7 +348,8 @@ func TestAnAnswerThatWasLeftOutIsNotFlushed(t *testing.T) {
 	redistest.Want(t, "sent", written.Body.String(), "")
 }
 
-// Regression: after a wait of hours, the caller had as many hours to read the answer.
+// However long a caller has waited for a message, it has only readTimeout to read the answer. Regression: after a wait
+// of hours, the caller had as many hours to read the answer.
 func TestAnAnswerIsTakenInTimeHoweverLongItsCallerHasWaited(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(c *Config) { c.MaxRequests, c.Timeout = 4, time.Second })
@@ -372,14 +378,17 @@ func TestAnAnswerIsTakenInTimeHoweverLongItsCallerHasWaited(t *testing.T) {
 	answer := <-got
 	defer answer.Body.Close()
 	redistest.Want(t, "status", answer.StatusCode, http.StatusOK)
-	redistest.Eventually(t, 10*time.Second, func() (bool, string) { return r.g.answers.full("weak"), "the answer does not wait" })
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+		return r.g.answers.isFull("weak"), "the answer does not wait"
+	})
 	redistest.Eventually(t, readTimeout+30*time.Second, func() (bool, string) {
-		return !r.g.answers.full("weak"), "the answer still waits"
+		return !r.g.answers.isFull("weak"), "the answer still waits"
 	})
 }
 
-// line starts a stream of lines with an unfinished line.
-func (r *rig) line(token string, size int) (more *io.PipeWriter, said <-chan string) {
+// beginLine starts a batch of lines with an unfinished line, whose payload has size bytes so far. said gets the status
+// and the body of the answer.
+func (r *rig) beginLine(token string, size int) (more *io.PipeWriter, said <-chan string) {
 	r.t.Helper()
 	body, more := io.Pipe()
 	r.t.Cleanup(func() { _ = more.Close() })
@@ -404,12 +413,13 @@ func (r *rig) line(token string, size int) (more *io.PipeWriter, said <-chan str
 	return more, answered
 }
 
-// end ends a line, and its stream.
-func end(line *io.PipeWriter) {
+// endLine ends a line, and its batch.
+func endLine(line *io.PipeWriter) {
 	_, _ = io.WriteString(line, "\"}\n")
 	_ = line.Close()
 }
 
+// want waits for an answer, which must contain the text.
 func (r *rig) want(said <-chan string, text string) {
 	r.t.Helper()
 	select {
@@ -422,24 +432,24 @@ func (r *rig) want(said <-chan string, text string) {
 	}
 }
 
-// Regression: streams of lines were not limited: 400 of one token, each with 2 KB of gzip for one long line, took 1.4
-// GB.
+// One token may have a quarter of MaxPolls as streams of lines. Regression: streams of lines were not limited, and 400
+// of one token, each with 2 KB of gzip for one long line, took 1.4 GB.
 func TestStreamsOfLinesOfOneTokenAreBounded(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(c *Config) { c.MaxPolls = 8 })
 	weak := r.allow(access.Token{Name: "weak", Verbs: []access.Verb{access.Publish}, Queues: []string{"other"}})
-	one, first := r.line(weak, 10)
-	_, _ = r.line(weak, 10)
-	redistest.Eventually(t, 10*time.Second, func() (bool, string) { return r.g.streams.full("weak"), "no streams" })
-	_, third := r.line(weak, 10)
+	one, first := r.beginLine(weak, 10)
+	_, _ = r.beginLine(weak, 10)
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) { return r.g.streams.isFull("weak"), "no streams" })
+	_, third := r.beginLine(weak, 10)
 	r.want(third, "503 ")
-	other, theirs := r.line(r.token, 10)
-	end(other)
+	other, theirs := r.beginLine(r.token, 10)
+	endLine(other)
 	r.want(theirs, `200 {"line":1,"id":`)
-	end(one)
+	endLine(one)
 	r.want(first, `200 {"line":1,"id":`)
-	again, fourth := r.line(weak, 10)
-	end(again)
+	again, fourth := r.beginLine(weak, 10)
+	endLine(again)
 	r.want(fourth, `200 {"line":1,"id":`)
 }
 
@@ -454,48 +464,50 @@ func TestStreamsOfLinesOfAllTokensAreBounded(t *testing.T) {
 	}
 	var first *io.PipeWriter
 	for i, token := range tokens[:4] {
-		line, _ := r.line(token, 10)
+		line, _ := r.beginLine(token, 10)
 		first = cmp.Or(first, line)
 		redistest.Eventually(t, 20*time.Second, func() (bool, string) {
-			return r.g.streams.full(fmt.Sprint("t", i)), "the stream has not begun"
+			return r.g.streams.isFull(fmt.Sprint("t", i)), "the stream has not begun"
 		})
 	}
-	_, refused := r.line(tokens[4], 10)
+	_, refused := r.beginLine(tokens[4], 10)
 	r.want(refused, "503 ")
-	end(first)
+	endLine(first)
 	redistest.Eventually(t, 20*time.Second, func() (bool, string) {
-		return !r.g.streams.full("t0"), "the stream has not ended"
+		return !r.g.streams.isFull("t0"), "the stream has not ended"
 	})
-	again, said := r.line(tokens[4], 10)
-	end(again)
+	again, said := r.beginLine(tokens[4], 10)
+	endLine(again)
 	r.want(said, `200 {"line":1,"id":`)
 }
 
+// The bodies of one token that the gateway holds in memory have a common limit in bytes: 250 MiB, and 100,000 bytes in
+// this test. A body beyond the limit gets 503, a small one passes, and other tokens are not affected.
 func TestBytesOfBodiesOfOneTokenAreBounded(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	redistest.Want(t, "bytes", r.g.bytes.most, 250<<20)
-	r.g.bytes.most = 100_000
+	redistest.Want(t, "bytes", r.g.bytes.limit, 250<<20)
+	r.g.bytes.limit = 100_000
 	weak := r.allow(access.Token{Name: "weak", Verbs: []access.Verb{access.Publish}, Queues: []string{"other", "ns:*"}})
-	one, first := r.line(weak, 60_000)
+	one, first := r.beginLine(weak, 60_000)
 	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
 		r.g.bytes.mu.Lock()
 		defer r.g.bytes.mu.Unlock()
-		return r.g.bytes.of["weak"] > 60_000, "nothing is kept"
+		return r.g.bytes.counts["weak"] > 60_000, "the bytes of the first line are not counted yet"
 	})
 	large, as := strings.Repeat("x", 60_000), "Authorization: Bearer "+weak
 	r.do("POST", "/v1/queues/other/messages?id=one", large, as).refused(http.StatusServiceUnavailable, typeBusy)
-	r.do("PUT", "/api/ns/jobs", large, as, "X-Token: "+weak).want(http.StatusServiceUnavailable).has("as many requests")
-	_, second := r.line(weak, 60_000)
+	r.do("PUT", "/api/ns/jobs", large, as, "X-Token: "+weak).want(http.StatusServiceUnavailable).has("too many requests")
+	_, second := r.beginLine(weak, 60_000)
 	r.want(second, typeBusy)
 	r.do("POST", "/v1/queues/other/messages?id=small", "x", as).want(http.StatusCreated)
 	r.do("POST", "/v1/queues/other/messages?id=one", large).want(http.StatusCreated)
-	end(one)
+	endLine(one)
 	r.want(first, `200 {"line":1,"id":`)
 	for i := range 5 { // the bytes no longer count
 		r.do("POST", fmt.Sprint("/v1/queues/other/messages?id=later-", i), large, as).want(http.StatusCreated)
 	}
-	redistest.Want(t, "kept", len(r.g.bytes.of), 0)
+	redistest.Want(t, "tokens with bytes in memory", len(r.g.bytes.counts), 0)
 }
 
 // Regression: a request whose body never arrived was busy for half a minute, because net/http read the body before a
@@ -509,7 +521,8 @@ func TestALargeAnswerDoesNotWaitForABodyThatNobodyNeeds(t *testing.T) {
 		began := time.Now()
 		body := "Content-Length: 100000\r\n\r\n"
 		if strings.Contains(path, "timeout") {
-			body += strings.Repeat("x", 70_000) // net/http reads only a part of it before the answer
+			// A part of the body arrives; net/http reads only some of it before the answer.
+			body += strings.Repeat("x", 70_000)
 		}
 		asks(t, strings.TrimPrefix(r.base, "http://"),
 			"GET "+path+" HTTP/1.1\r\nHost: x\r\nX-Token: "+r.token+"\r\nAuthorization: Bearer "+r.token+"\r\n"+body)

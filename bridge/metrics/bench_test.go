@@ -27,19 +27,20 @@ func BenchmarkDrainAndDeliver(b *testing.B) {
 	b.Run("history", func(b *testing.B) { drainAndDeliver(b, false, true) })
 }
 
-func drainAndDeliver(b *testing.B, observed, told bool) {
+// drainAndDeliver alternates rounds without and with the given parts: metrics, and a history of each message.
+func drainAndDeliver(b *testing.B, withMetrics, withHistory bool) {
 	server := redistest.Shared(b)
 	r, err := bridge.Dial(b.Context(), server.URL())
 	if err != nil {
 		b.Fatal(err)
 	}
 	defer r.Close()
-	var wall, cpu [2][]time.Duration
+	var wall, cpu [2][]time.Duration // of rounds without [0] and with [1] the parts
 	for rounds := 0; b.Loop(); rounds++ {
 		for i := range 2 {
-			on := (i + rounds) % 2
+			on := (i + rounds) % 2 // 1 = with the parts; each pair begins with the other of the two
 			before := processorTime(b, r)
-			took := deliverAll(b, r, server.Prefix(b), observed && on == 1, told && on == 1)
+			took := deliverAll(b, r, server.Prefix(b), withMetrics && on == 1, withHistory && on == 1)
 			if rounds > 0 {
 				wall[on], cpu[on] = append(wall[on], took), append(cpu[on], processorTime(b, r)-before)
 			}
@@ -77,27 +78,29 @@ func processorTime(b *testing.B, r *bridge.Redis) (used time.Duration) {
 	return used + time.Duration(own.Utime.Nano()+own.Stime.Nano())
 }
 
+// toDeliver is the number of messages of a round.
 const toDeliver = 20_000
 
-func deliverAll(b *testing.B, r *bridge.Redis, prefix string, observed, told bool) time.Duration {
+// deliverAll returns the time from the moment when all messages are due until all are acknowledged.
+func deliverAll(b *testing.B, r *bridge.Redis, prefix string, withMetrics, withHistory bool) time.Duration {
 	must := func(err error) {
 		if err != nil {
 			b.Fatal(err)
 		}
 	}
 	var observer bridge.Observer
-	if told {
-		most := 100_000
+	if withHistory {
+		most := 100_000 // entries of the history, more than the round writes
 		must(redistest.Must(admin.New(r, prefix)).WritePolicy(b.Context(), "q", "", admin.PolicyUpdate{History: &most}))
 	}
-	if observed {
+	if withMetrics {
 		observer = redistest.Must(metrics.New(metrics.Config{}))
 	}
 	client, err := bridge.NewClient(bridge.ClientConfig{Redis: r, Prefix: prefix})
 	must(err)
 	_, err = bridge.CreateGroup(b.Context(), r, prefix, "q", "g")
 	must(err)
-	due := time.Now().Add(1500 * time.Millisecond)
+	due := time.Now().Add(1500 * time.Millisecond) // late enough for all messages to be scheduled by then
 	batch := make([]bridge.NewMessage, 1000)
 	for i := range batch {
 		batch[i] = bridge.NewMessage{Payload: make([]byte, 256), At: due}

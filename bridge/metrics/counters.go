@@ -5,31 +5,31 @@ var counterHelp = []struct {
 	name, help string
 	labels     []string
 }{
-	{"enqueued", "Messages that were taken: scheduled, or straight into the stream.", byQueue},
-	{"enqueued_ready", "Messages that were due already when they were taken, and went straight into the stream.", byQueue},
-	{"duplicates", "Messages that were refused because of their ID.", byQueue},
-	{"cancelled", "Messages taken out of the schedule, retries included.", byQueue},
+	{"enqueued", "Accepted messages: scheduled, or put directly into the stream.", byQueue},
+	{"enqueued_ready", "Accepted messages that were due already, and were put directly into the stream.", byQueue},
+	{"duplicates", "Messages that were refused because another message has or had their ID.", byQueue},
+	{"cancelled", "Messages removed from the schedule, retries included.", byQueue},
 	{"rescheduled", "Messages moved to another due time, retries included.", byQueue},
 	{"heartbeats", "Heartbeats that succeeded.", nil},
 	{"reconnects", "Outages after which a part reached Redis again.", []string{"part"}},
 	{"drained", "Messages that became ready: moved from the schedule into the stream.", byQueue},
 	{"freed", "Entries that a bridge freed, for workers that only run XACK.", byQueue},
-	{"windows_ended", "IDs whose dedup window had ended, and that were forgotten.", byQueue},
-	{"orphans", "Bodies without a message that were deleted.", byQueue},
+	{"windows_ended", "IDs that were forgotten because their dedup window had ended.", byQueue},
+	{"orphans", "Deleted bodies (payload or meta) without a scheduled message.", byQueue},
 	{"reclaimed", "Abandoned deliveries that were taken back: retried, dead-lettered, skipped or cancelled.", byGroup},
 	{"delivered", "Deliveries given to a handler.", byGroup},
-	{"acknowledged", "Deliveries that are done for the group.", byGroup},
+	{"acknowledged", "Deliveries that were acknowledged for the group.", byGroup},
 	{"retried", "Deliveries that were scheduled for another attempt, by the reason.", byReason},
 	{"dead_lettered", "Messages that became dead letters, by the reason as far as this process knows it.", byReason},
 	{"released", "Deliveries given back with the same attempt.", byGroup},
-	{"snoozed", "Deliveries put off, with the same attempt.", byGroup},
+	{"snoozed", "Deliveries postponed with the same attempt.", byGroup},
 	{"cancelled_deliveries", "Deliveries that ended because the message was cancelled while a worker held it.", byGroup},
-	{"skipped", "Deliveries that were meant for another group, and acknowledged unseen.", byGroup},
-	{"lost", "Deliveries that somebody else had taken before the handler was done.", byGroup},
-	{"unknown", "Deliveries of which nobody can tell here how they ended.", byGroup},
+	{"skipped", "Deliveries for another group, which were acknowledged without a handler.", byGroup},
+	{"lost", "Deliveries that another client had taken before the handler returned.", byGroup},
+	{"unknown", "Deliveries whose outcome this process does not know.", byGroup},
 	{"stuck", "Deliveries that stay pending because the stream of dead letters refused them.", byGroup},
-	{"handler_timeouts", "Handlers that used up their time, and whose contexts were cancelled.", byGroup},
-	{"handlers_abandoned", "Handlers that ignored their cancelled contexts, and were given up.", byGroup},
+	{"handler_timeouts", "Handlers whose contexts were cancelled because they exceeded their timeout.", byGroup},
+	{"handlers_abandoned", "Handlers that were abandoned because they ignored their cancelled contexts.", byGroup},
 	{"redriven", "Dead letters scheduled again by this process.", byQueue},
 	{"purged", "Dead letters deleted by this process.", byQueue},
 }
@@ -59,5 +59,5 @@ func labelsOf(name string, key seriesKey, reason string) []string {
 		}
 		return []string{key.queue, key.group, reason}
 	}
-	panic("no counter is called " + name) // the table is a constant
+	panic("no counter is called " + name) // every name in counterOf is in counterHelp
 }

@@ -20,8 +20,8 @@ var (
 	attemptBuckets = []float64{1, 2, 3, 5, 10, 20, 40}
 )
 
-// counted maps an event to the counter that counts it, and to its reason label.
-var counted = [observe.Events]struct{ name, reason string }{
+// counterOf maps an event to the counter that counts the event, and to the value of the label reason or part.
+var counterOf = [observe.Events]struct{ name, reason string }{
 	observe.Enqueued: {name: "enqueued"}, observe.EnqueuedReady: {name: "enqueued_ready"}, observe.Duplicate: {name: "duplicates"},
 	observe.Cancelled: {name: "cancelled"}, observe.Rescheduled: {name: "rescheduled"},
 	observe.Heartbeat: {name: "heartbeats"}, observe.BridgeReconnect: {name: "reconnects", reason: "bridge"},
@@ -81,7 +81,7 @@ type events struct {
 	names    *names
 	hiders   []hider
 	counters map[string]counters
-	valued   [observe.Events]*histograms
+	valued   [observe.Events]*histograms // of the events that have a value
 	batch    *histograms
 	scripts  *histograms
 	errors   *prometheus.CounterVec
@@ -117,16 +117,18 @@ func newEvents(n *names, withNative bool) *events {
 		return h
 	}
 	e.valued[observe.Drained] = histogram("lateness_seconds",
-		"From due to ready; each message of a drain counts with the lateness of the oldest.", timeBuckets, "queue")
+		"Time from due to ready; each message of a drain counts with the lateness of the oldest.", timeBuckets, "queue")
 	e.valued[observe.Handling] = histogram("handler_lateness_seconds",
-		"From due to the start of the handler.", timeBuckets, "queue", "group")
-	e.valued[observe.Handled] = histogram("handler_duration_seconds", "What handlers took.", timeBuckets, "queue", "group")
+		"Time from due to the start of the handler.", timeBuckets, "queue", "group")
+	e.valued[observe.Handled] = histogram("handler_duration_seconds",
+		"Time that handlers ran.", timeBuckets, "queue", "group")
 	e.valued[observe.Settled] = histogram("acknowledge_duration_seconds",
-		"From the end of the handler until Redis had settled the delivery.", timeBuckets, "queue", "group")
-	e.valued[observe.Attempts] = histogram("attempts", "Attempts that a message had needed when it was acknowledged.",
+		"Time from the end of the handler until Redis had settled the delivery.", timeBuckets, "queue", "group")
+	e.valued[observe.Attempts] = histogram("attempts", "Attempts of a message until it was acknowledged.",
 		attemptBuckets, "queue", "group")
 	e.batch = histogram("batch_messages", "Messages of one call, by what happened to them.", batchBuckets, "event")
-	e.scripts = histogram("script_duration_seconds", "Of one script call, with its way to Redis and back.", timeBuckets, "script")
+	e.scripts = histogram("script_duration_seconds",
+		"Time of one script call, including the round trip to Redis.", timeBuckets, "script")
 	e.running = newLevels("handlers_abandoned_running", "Abandoned handlers that have not returned.", byGroup)
 	e.hiders = append(e.hiders, e.running)
 	e.errors = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "duestream_errors_total",
@@ -165,19 +167,20 @@ func (e *events) ofKey(key seriesKey) *series {
 	return s
 }
 
+// newSeries returns new series with the given labels, for the events that the part can have.
 func (e *events) newSeries(key seriesKey) *series {
-	s, of := &series{}, parts[key.part].process
+	s, partEvents := &series{}, parts[key.part].process
 	switch {
 	case key.group != "":
-		of = parts[key.part].group
+		partEvents = parts[key.part].group
 	case key.queue != "":
-		of = parts[key.part].queue
+		partEvents = parts[key.part].queue
 	}
 	if key.part == observe.Worker && key.group != "" {
 		s.running = e.running.with(key.queue, key.group)
 	}
-	for _, event := range of {
-		if c := counted[event]; c.name != "" {
+	for _, event := range partEvents {
+		if c := counterOf[event]; c.name != "" {
 			s.counters[event] = e.counters[c.name].with(labelsOf(c.name, key, c.reason)...)
 		}
 		if v := e.valued[event]; v != nil {
@@ -190,6 +193,7 @@ func (e *events) newSeries(key seriesKey) *series {
 	return s
 }
 
+// timeLabels returns the labels of the histogram of an event's values.
 func timeLabels(event observe.Event, key seriesKey) []string {
 	if event == observe.Drained {
 		return []string{key.queue}
@@ -220,7 +224,7 @@ func (e *events) call(script string, took time.Duration, err error) {
 	o := e.script[script]
 	e.mu.RUnlock()
 	if o == nil {
-		o = e.scripts.with(script) // bounded: script names are those of our own files
+		o = e.scripts.with(script) // bounded, because duestream has a fixed set of scripts
 		e.mu.Lock()
 		e.script[script] = o
 		e.mu.Unlock()
@@ -228,6 +232,7 @@ func (e *events) call(script string, took time.Duration, err error) {
 	o.observe(took.Seconds(), 1)
 }
 
+// count counts an error by its kind.
 func (e *events) count(err error) {
 	if errors.Is(err, context.DeadlineExceeded) {
 		e.errors.WithLabelValues(timeoutKind).Inc()

@@ -8,22 +8,22 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// family holds the series of one metric by labels. The series of a queue or group can be hidden, and come back later
-// with their old values: a counter that starts again from 0 could be mistaken for one that continued.
+// family holds the series of one metric by labels. The series of a queue or group can be hidden, and shown again later
+// with their old values, because Prometheus might take a counter that starts again from 0 for one that continues.
 type family[T any] struct {
 	desc   *prometheus.Desc
 	labels []string
 	make   func() *T
 
-	mu          sync.Mutex
-	all, hidden map[labelValues]*T
+	mu            sync.Mutex
+	shown, hidden map[labelValues]*T
 }
 
 type labelValues [3]string
 
-func newFamily[T any](name, help string, labels []string, one func() *T) *family[T] {
-	return &family[T]{desc: prometheus.NewDesc("duestream_"+name, help, labels, nil), labels: labels, make: one,
-		all: map[labelValues]*T{}, hidden: map[labelValues]*T{}}
+func newFamily[T any](name, help string, labels []string, newSeries func() *T) *family[T] {
+	return &family[T]{desc: prometheus.NewDesc("duestream_"+name, help, labels, nil), labels: labels, make: newSeries,
+		shown: map[labelValues]*T{}, hidden: map[labelValues]*T{}}
 }
 
 // with returns the series with these labels, always the same one.
@@ -32,26 +32,28 @@ func (f *family[T]) with(labels ...string) *T {
 	copy(key[:], labels)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	one := f.all[key]
-	if one == nil {
-		if one = f.hidden[key]; one == nil {
-			one = f.make()
-		}
-		delete(f.hidden, key)
-		f.all[key] = one
+	if one := f.shown[key]; one != nil {
+		return one
 	}
+	one := f.hidden[key]
+	if one == nil {
+		one = f.make()
+	}
+	delete(f.hidden, key)
+	f.shown[key] = one
 	return one
 }
 
+// hide hides the series of a queue or group, until with shows them again.
 func (f *family[T]) hide(p pair) {
 	if len(f.labels) == 0 || f.labels[0] != "queue" {
 		return
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for key, one := range f.all {
+	for key, one := range f.shown {
 		if p.holds(key[0], key[1]) {
-			delete(f.all, key)
+			delete(f.shown, key)
 			f.hidden[key] = one
 		}
 	}
@@ -64,11 +66,11 @@ func (f *family[T]) dropHidden() {
 	clear(f.hidden)
 }
 
-// each calls do for every shown series. It holds no lock meanwhile, because collecting may be slow and counting must
-// not wait for it.
+// each calls do for every shown series. It holds no lock during the calls, because collecting may be slow and must not
+// delay counting.
 func (f *family[T]) each(do func(one *T, labels []string)) {
 	f.mu.Lock()
-	all := maps.Clone(f.all)
+	all := maps.Clone(f.shown)
 	f.mu.Unlock()
 	for key, one := range all {
 		do(one, key[:len(f.labels)])
@@ -92,8 +94,8 @@ func newLevels(name, help string, labels []string) levels {
 	return levels{newFamily(name, help, labels, func() *atomic.Int64 { return new(atomic.Int64) })}
 }
 
-// Collect implements prometheus.Collector. A gauge may be raised under one label and lowered under "other", so negative
-// values are shown as zero.
+// Collect implements prometheus.Collector. It shows a negative value as zero, because a gauge may be raised under one
+// label and lowered under "other".
 func (l levels) Collect(out chan<- prometheus.Metric) {
 	l.each(func(one *atomic.Int64, labels []string) {
 		out <- prometheus.MustNewConstMetric(l.desc, prometheus.GaugeValue, float64(max(0, one.Load())), labels...)

@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/duestream/duestream/internal/view"
-	"github.com/duestream/duestream/stream/inspect"
+	"github.com/duestream/duestream/stream/sizes"
 )
 
 // gauge is a metric of the state that a scrape reads.
@@ -50,48 +50,70 @@ const (
 	gaugeScrape
 )
 
-var gaugeDescs = map[gauge]*prometheus.Desc{
-	gaugeUp:            gaugeDesc("up", "Whether this bridge could read the state of its queues for this scrape."),
-	gaugeUnreadable:    gaugeDesc("unreadable_partitions", "Partitions of which a key holds something else; nothing else is said of them."),
-	gaugeScheduled:     gaugeDesc("scheduled", "Messages that are scheduled, with retries, and with what is overdue.", byQueue...),
-	gaugeOverdue:       gaugeDesc("overdue", "Messages that are scheduled and due already.", byQueue...),
-	gaugeBehind:        gaugeDesc("overdue_seconds", "How late the oldest overdue message is by now.", byQueue...),
-	gaugeNextDue:       gaugeDesc("next_due_timestamp_seconds", "Earliest due time that is still to come.", byQueue...),
-	gaugeReady:         gaugeDesc("ready", "Entries that at least one group has not been given yet.", byQueue...),
-	gaugeEntries:       gaugeDesc("entries", "Entries of the stream.", byQueue...),
-	gaugeLag:           gaugeDesc("lag", "Entries that the group has not been given yet.", byGroup...),
-	gaugePending:       gaugeDesc("pending", "Entries that the group's consumers hold.", byGroup...),
-	gaugeOldest:        gaugeDesc("oldest_pending_seconds", "Since the oldest pending entry became ready.", byGroup...),
-	gaugeOldestIdle:    gaugeDesc("oldest_pending_idle_seconds", "Since the oldest pending entry was delivered or extended.", byGroup...),
-	gaugeOldestHeld:    gaugeDesc("oldest_held_seconds", "Since the oldest pending entry was delivered to its consumer, at least.", byGroup...),
-	gaugeOldestUnread:  gaugeDesc("oldest_unread_seconds", "For how long the oldest entry has waited that the group was not given.", byGroup...),
-	gaugeUsual:         gaugeDesc("usual_held_seconds", "How long deliveries that ended were held lately, as bridges saw it.", byGroup...),
-	gaugeRetrying:      gaugeDesc("retrying", "Scheduled retries for the group.", byGroup...),
-	gaugeDead:          gaugeDesc("dead", "Dead letters there are.", byReason...),
-	gaugeHeld:          gaugeDesc("held", "1 while the queue is paused: nothing becomes ready.", byQueue...),
-	gaugeRate:          gaugeDesc("release_rate", "Messages that may become ready each second, where the policy limits that.", byQueue...),
-	gaugeReadyLimit:    gaugeDesc("ready_limit", "Entries that may wait for the slowest group, if limited.", byQueue...),
-	gaugeMemory:        gaugeDesc("memory_bytes", "Size of the queue's keys, as the server estimates it.", byQueue...),
-	gaugeConsumers:     gaugeDesc("consumers", "Consumers of the group.", byGroup...),
-	gaugeConsumersIdle: gaugeDesc("consumers_idle", "Consumers that have not asked for entries for a minute.", byGroup...),
-	gaugeInfoUp:        gaugeDesc("redis_info_up", "Whether the server answered INFO for this scrape."),
-	gaugeUsed:          gaugeDesc("redis_used_memory_bytes", "Memory that this server of Redis uses.", "node"),
-	gaugeMax:           gaugeDesc("redis_maxmemory_bytes", "Limit of the memory of this server of Redis; 0 = none.", "node"),
-	gaugeUnsafe:        gaugeDesc("redis_unsafe", "1 where this server of Redis may lose messages, for a reason.", "node", "reason"),
-	gaugeClock:         gaugeDesc("redis_clock_offset_seconds", "By how much the clock of this server of Redis is ahead of this machine's.", "node"),
-	gaugeBridges:       gaugeDesc("bridges", "Bridges that live, as this one sees it."),
-	gaugeHeartbeat:     gaugeDesc("last_heartbeat_timestamp_seconds", "Local time of the last good heartbeat; 0 = none yet."),
-	gaugeQueues:        gaugeDesc("queues", "Queues that this bridge knows."),
-	gaugePartitions:    gaugeDesc("partitions", "Partitions of all queues that this bridge knows."),
-	gaugeOwned:         gaugeDesc("owned_partitions", "Partitions that this bridge owns."),
-	gaugeScrape:        gaugeDesc("scrape_duration_seconds", "What the last read of the state took."),
+var gaugeDescs = map[gauge]description{
+	gaugeUp: gaugeDesc("up", "Whether this bridge could read the state of its queues for this scrape."),
+	gaugeUnreadable: gaugeDesc("unreadable_partitions",
+		"Partitions with a key of another Redis type; no state of a queue or group includes them."),
+	gaugeScheduled: gaugeDesc("scheduled",
+		"Scheduled messages, including retries and overdue messages.", byQueue...),
+	gaugeOverdue: gaugeDesc("overdue", "Scheduled messages whose due time has passed.", byQueue...),
+	gaugeBehind: gaugeDesc("overdue_seconds",
+		"Time since the due time of the oldest overdue message.", byQueue...),
+	gaugeNextDue: gaugeDesc("next_due_timestamp_seconds", "Earliest due time in the future.", byQueue...),
+	gaugeReady:   gaugeDesc("ready", "Entries that at least one group has not read yet.", byQueue...),
+	gaugeEntries: gaugeDesc("entries", "Entries in the stream.", byQueue...),
+	gaugeLag:     gaugeDesc("lag", "Entries that the group has not read yet.", byGroup...),
+	gaugePending: gaugeDesc("pending", "Entries that the group's consumers hold.", byGroup...),
+	gaugeOldest: gaugeDesc("oldest_pending_seconds",
+		"Time since the oldest pending entry became ready.", byGroup...),
+	gaugeOldestIdle: gaugeDesc("oldest_pending_idle_seconds",
+		"Time since the oldest pending entry was delivered or extended.", byGroup...),
+	gaugeOldestHeld: gaugeDesc("oldest_held_seconds",
+		"Lower bound of the time since the oldest pending entry was delivered to its consumer.", byGroup...),
+	gaugeOldestUnread: gaugeDesc("oldest_unread_seconds",
+		"Waiting time of the oldest entry that the group has not read.", byGroup...),
+	gaugeUsual: gaugeDesc("usual_held_seconds",
+		"Usual time from delivery to settlement, as bridges observed it lately.", byGroup...),
+	gaugeRetrying: gaugeDesc("retrying", "Scheduled retries for the group.", byGroup...),
+	gaugeDead:     gaugeDesc("dead", "Dead letters.", byReason...),
+	gaugeHeld:     gaugeDesc("held", "1 while the queue is paused: nothing becomes ready.", byQueue...),
+	gaugeRate: gaugeDesc("release_rate",
+		"Messages that may become ready each second, if the policy limits the rate.", byQueue...),
+	gaugeReadyLimit: gaugeDesc("ready_limit",
+		"Entries that may wait for the slowest group, if the policy limits them.", byQueue...),
+	gaugeMemory:    gaugeDesc("memory_bytes", "Size of the queue's keys, as the server estimates it.", byQueue...),
+	gaugeConsumers: gaugeDesc("consumers", "Consumers of the group.", byGroup...),
+	gaugeConsumersIdle: gaugeDesc("consumers_idle",
+		"Consumers that have not asked for entries for a minute.", byGroup...),
+	gaugeInfoUp: gaugeDesc("redis_info_up", "Whether the server answered INFO for this scrape."),
+	gaugeUsed:   gaugeDesc("redis_used_memory_bytes", "Memory that this server of Redis uses.", "node"),
+	gaugeMax: gaugeDesc("redis_maxmemory_bytes",
+		"Limit of the memory of this server of Redis; 0 = none.", "node"),
+	gaugeUnsafe: gaugeDesc("redis_unsafe",
+		"1 if this server of Redis may lose messages, for the reason in the label.", "node", "reason"),
+	gaugeClock: gaugeDesc("redis_clock_offset_seconds",
+		"By how much the clock of this server of Redis is ahead of this machine's.", "node"),
+	gaugeBridges: gaugeDesc("bridges", "Live bridges, as this bridge sees them."),
+	gaugeHeartbeat: gaugeDesc("last_heartbeat_timestamp_seconds",
+		"Local time of the last good heartbeat; 0 = none yet."),
+	gaugeQueues:     gaugeDesc("queues", "Queues that this bridge knows."),
+	gaugePartitions: gaugeDesc("partitions", "Partitions of all queues that this bridge knows."),
+	gaugeOwned:      gaugeDesc("owned_partitions", "Partitions that this bridge owns."),
+	gaugeScrape:     gaugeDesc("scrape_duration_seconds", "Duration of the last read of the state."),
 }
 
-func gaugeDesc(name, help string, labels ...string) *prometheus.Desc {
-	return prometheus.NewDesc("duestream_"+name, help, labels, nil)
+// description is the description of a gauge, with the number of its labels.
+type description struct {
+	*prometheus.Desc
+	labels int
 }
 
-// gauges are the values of one read. Several queues may share the label "other", so values are added or compared.
+func gaugeDesc(name, help string, labels ...string) description {
+	return description{prometheus.NewDesc("duestream_"+name, help, labels, nil), len(labels)}
+}
+
+// gauges are the values of one read. Several queues may share the label "other". So a second value for the same labels
+// is added to the first, or the larger or smaller of the two is kept.
 type gauges struct {
 	names  *names
 	values map[gaugeKey]float64
@@ -110,14 +132,14 @@ func key(g gauge, labels []string) (k gaugeKey) {
 	return k
 }
 
-func (g *gauges) set(of gauge, v float64, labels ...string) { g.values[key(of, labels)] = v }
-func (g *gauges) add(of gauge, v float64, labels ...string) { g.values[key(of, labels)] += v }
-func (g *gauges) setMax(of gauge, v float64, labels ...string) {
-	k := key(of, labels)
+func (g *gauges) set(which gauge, v float64, labels ...string) { g.values[key(which, labels)] = v }
+func (g *gauges) add(which gauge, v float64, labels ...string) { g.values[key(which, labels)] += v }
+func (g *gauges) setMax(which gauge, v float64, labels ...string) {
+	k := key(which, labels)
 	g.values[k] = max(g.values[k], v)
 }
-func (g *gauges) setMin(of gauge, v float64, labels ...string) {
-	k := key(of, labels)
+func (g *gauges) setMin(which gauge, v float64, labels ...string) {
+	k := key(which, labels)
 	if old, there := g.values[k]; !there || v < old {
 		g.values[k] = v
 	}
@@ -127,21 +149,13 @@ func (g *gauges) setMin(of gauge, v float64, labels ...string) {
 func (g *gauges) metrics() []prometheus.Metric {
 	all := make([]prometheus.Metric, 0, len(g.values))
 	for k, v := range g.values {
-		all = append(all, prometheus.MustNewConstMetric(gaugeDescs[k.gauge], prometheus.GaugeValue, v,
-			k.labels[:labelCount[k.gauge]]...))
+		d := gaugeDescs[k.gauge]
+		all = append(all, prometheus.MustNewConstMetric(d.Desc, prometheus.GaugeValue, v, k.labels[:d.labels]...))
 	}
 	return all
 }
 
-var labelCount = map[gauge]int{
-	gaugeScheduled: 1, gaugeOverdue: 1, gaugeBehind: 1, gaugeNextDue: 1, gaugeReady: 1, gaugeEntries: 1, gaugeLag: 2,
-	gaugePending: 2, gaugeOldest: 2, gaugeOldestIdle: 2, gaugeOldestHeld: 2,
-	gaugeOldestUnread: 2, gaugeUsual: 2, gaugeRetrying: 2, gaugeDead: 3, gaugeHeld: 1, gaugeMemory: 1,
-	gaugeRate: 1, gaugeReadyLimit: 1,
-	gaugeConsumers: 2, gaugeConsumersIdle: 2, gaugeUsed: 1, gaugeMax: 1, gaugeUnsafe: 2, gaugeClock: 1,
-}
-
-// addStatus records the values that the bridges have without asking Redis.
+// addStatus records the values that the bridges know without a call to Redis.
 func (g *gauges) addStatus(bridges []*servedBridge) {
 	for _, b := range bridges {
 		s := b.Status()
@@ -160,7 +174,7 @@ func (g *gauges) addStatus(bridges []*servedBridge) {
 func seconds(t time.Time) float64 { return float64(t.UnixMilli()) / 1000 }
 
 // addPartitions records the state of the bridges' partitions.
-func (g *gauges) addPartitions(states []inspect.PartitionState) {
+func (g *gauges) addPartitions(states []sizes.PartitionState) {
 	g.set(gaugeUnreadable, 0)
 	for _, s := range states {
 		if s.Err != nil {
@@ -170,7 +184,7 @@ func (g *gauges) addPartitions(states []inspect.PartitionState) {
 		queue, _ := g.names.labels(s.Queue, "")
 		g.add(gaugeScheduled, float64(s.Scheduled), queue)
 		g.add(gaugeOverdue, float64(s.Overdue), queue)
-		g.setMax(gaugeBehind, s.Behind.Seconds(), queue)
+		g.setMax(gaugeBehind, time.Duration(s.Behind).Seconds(), queue)
 		if !s.NextDue.IsZero() {
 			g.setMin(gaugeNextDue, seconds(s.NextDue), queue)
 		}
@@ -187,14 +201,15 @@ func (g *gauges) addPartitions(states []inspect.PartitionState) {
 		if s.ReadyLimit > 0 {
 			g.add(gaugeReadyLimit, float64(s.ReadyLimit), queue)
 		}
-		if s.Memory >= 0 {
-			g.add(gaugeMemory, float64(s.Memory), queue)
+		if bytes := s.MemoryBytes(); bytes >= 0 {
+			g.add(gaugeMemory, float64(bytes), queue)
 		}
 		for _, one := range s.Groups {
 			g.addGroup(s, one)
 		}
 	}
-	for _, s := range states { // after all existing groups, which get labels first
+	// Record the dead letters after all groups, because existing groups get labels before groups of dead letters.
+	for _, s := range states {
 		if s.Err != nil {
 			continue
 		}
@@ -208,74 +223,86 @@ func (g *gauges) addPartitions(states []inspect.PartitionState) {
 	}
 }
 
-func (g *gauges) addGroup(s inspect.PartitionState, of inspect.GroupState) {
-	queue, group := g.names.labels(s.Queue, of.Name)
+// addGroup records the state of a group in one partition.
+func (g *gauges) addGroup(s sizes.PartitionState, state sizes.GroupState) {
+	queue, group := g.names.labels(s.Queue, state.Name)
 	if group == "" { // "" is the label for dead letters of no group
 		group = other
 	}
-	g.add(gaugeLag, float64(of.Lag), queue, group)
-	g.add(gaugePending, float64(of.Pending), queue, group)
-	if of.Brief {
+	g.add(gaugeLag, float64(state.Lag), queue, group)
+	g.add(gaugePending, float64(state.Pending), queue, group)
+	if state.Brief {
 		return
 	}
-	g.setMax(gaugeOldest, of.OldestAge.Seconds(), queue, group)
-	g.setMax(gaugeOldestIdle, of.OldestIdle.Seconds(), queue, group)
-	g.setMax(gaugeOldestHeld, of.OldestHeld.Seconds(), queue, group)
-	g.setMax(gaugeOldestUnread, of.OldestUnread.Seconds(), queue, group)
-	if of.Usual >= 0 {
-		g.setMax(gaugeUsual, of.Usual.Seconds(), queue, group)
+	g.setMax(gaugeOldest, state.OldestAge.Seconds(), queue, group)
+	idle, held, unread := view.Millis(0), view.Millis(0), view.Millis(0)
+	if state.OldestEntry != nil {
+		idle, held = state.OldestEntry.Idle, state.OldestEntry.Held
 	}
-	if of.Retrying >= 0 {
-		g.add(gaugeRetrying, float64(of.Retrying), queue, group)
+	if state.Waiting != nil {
+		unread = *state.Waiting
 	}
-	if s.Partition == 0 { // a consumer reads all partitions, but counts once
-		g.add(gaugeConsumers, float64(of.Consumers), queue, group)
-		g.add(gaugeConsumersIdle, float64(of.IdleConsumers), queue, group)
+	g.setMax(gaugeOldestIdle, time.Duration(idle).Seconds(), queue, group)
+	g.setMax(gaugeOldestHeld, time.Duration(held).Seconds(), queue, group)
+	g.setMax(gaugeOldestUnread, time.Duration(unread).Seconds(), queue, group)
+	if state.Usual != nil {
+		g.setMax(gaugeUsual, time.Duration(*state.Usual).Seconds(), queue, group)
+	}
+	if state.Retrying >= 0 {
+		g.add(gaugeRetrying, float64(state.Retrying), queue, group)
+	}
+	if s.Partition == 0 { // a consumer reads all partitions, but must count once
+		g.add(gaugeConsumers, float64(state.Consumers), queue, group)
+		g.add(gaugeConsumersIdle, float64(state.IdleConsumers), queue, group)
 	}
 }
 
-// mostNodes bounds the number of a cluster's servers that have labels.
-const mostNodes = 100
+// maxNodes bounds the number of a cluster's servers that have labels.
+const maxNodes = 100
 
 // readRedis asks the servers for INFO, and records memory, safety and clock.
 func (g *gauges) readRedis(ctx context.Context, bridges []*servedBridge) {
 	up, asked := 1.0, map[string]bool{}
 	for _, b := range bridges {
 		for node, c := range b.Client.Nodes() {
-			if asked[node] || len(asked) == mostNodes {
+			if asked[node] || len(asked) == maxNodes {
 				continue
 			}
 			asked[node] = true
-			asking := time.Now()
+			began := time.Now()
 			info, err := view.ReadInfo(ctx, c, "server", "memory", "persistence")
 			if err != nil {
 				up = 0
 				continue
 			}
-			g.redis(node, info)
+			g.addInfo(node, info)
 			if us := info.Number("server_time_usec"); us > 0 {
-				here := asking.Add(time.Since(asking) / 2) // the server read its clock between request and answer
-				g.set(gaugeClock, time.UnixMicro(us).Sub(here).Seconds(), node)
+				localTime := began.Add(time.Since(began) / 2) // the server read its clock between request and answer
+				g.set(gaugeClock, time.UnixMicro(us).Sub(localTime).Seconds(), node)
 			}
 		}
 	}
 	g.set(gaugeInfoUp, up)
 }
 
-func (g *gauges) redis(node string, info view.Info) {
+// addInfo records a server's memory, and each reason why it may lose messages.
+func (g *gauges) addInfo(node string, info view.Info) {
 	g.set(gaugeUsed, float64(info.Number("used_memory")), node)
 	g.set(gaugeMax, float64(info.Number("maxmemory")), node)
-	unsafe := func(reason string, told string, is bool) {
+	// setUnsafe records a reason unless the server left out its setting.
+	setUnsafe := func(reason string, setting string, isUnsafe bool) {
+		if setting == "" {
+			return
+		}
 		v := 0.0
-		if is {
+		if isUnsafe {
 			v = 1
 		}
-		if told != "" {
-			g.set(gaugeUnsafe, v, node, reason)
-		}
+		g.set(gaugeUnsafe, v, node, reason)
 	}
 	policy, aof := info["maxmemory_policy"], info["aof_enabled"]
-	unsafe("eviction", policy, policy != "noeviction")
-	unsafe("persistence", aof, aof != "1")
-	unsafe("persistence_failing", aof, info["aof_last_write_status"] == "err" || info["rdb_last_bgsave_status"] == "err")
+	setUnsafe("eviction", policy, policy != "noeviction")
+	setUnsafe("persistence", aof, aof != "1")
+	isFailing := info["aof_last_write_status"] == "err" || info["rdb_last_bgsave_status"] == "err"
+	setUnsafe("persistence_failing", aof, isFailing)
 }

@@ -7,12 +7,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// histogram counts values in classic buckets. Unlike the histogram of client_golang it records many equal values at the
-// cost of one, and one value at half the cost: a drain has a thousand messages of the same lateness.
+// histogram counts values in classic buckets. It records many equal values at the cost of one value, because a drain
+// may have a thousand messages of the same lateness. It records one value at half the cost of client_golang's
+// histogram.
 type histogram struct {
 	bounds []float64
-	counts []atomic.Uint64 // one more than bounds; the last is for values above all bounds
-	sum    atomic.Uint64   // bits of a float64: a foreign due time may be decades late, and an integer would overflow
+	counts []atomic.Uint64 // one for each bound, and the last for values above all bounds
+	// sum holds the bits of a float64. An integer would overflow, because a due time of another program may be decades
+	// late.
+	sum atomic.Uint64
 }
 
 func (h *histogram) observe(v float64, n int) {
@@ -61,21 +64,22 @@ func (h *histograms) with(labels ...string) observer {
 	return h.family.with(labels...)
 }
 
-// hide implements hider. Native histograms are deleted: they carry the time of their start, so a reset is seen.
+// hide implements hider. It deletes native histograms: a native histogram carries the time of its start, so Prometheus
+// notices that it was reset.
 func (h *histograms) hide(p pair) {
 	h.family.hide(p)
 	if h.native == nil || len(h.labels) == 0 || h.labels[0] != "queue" {
 		return
 	}
-	of := prometheus.Labels{"queue": p.queue}
+	labels := prometheus.Labels{"queue": p.queue}
 	if p.group != "" {
-		of["group"] = p.group
+		labels["group"] = p.group
 	}
-	h.native.DeletePartialMatch(of)
+	h.native.DeletePartialMatch(labels)
 }
 
-// Collect implements prometheus.Collector. A value that is recorded meanwhile may be in the sum and not yet in a
-// bucket, or the other way round, until the next scrape.
+// Collect implements prometheus.Collector. A value that is recorded during the call may be in the sum and not in a
+// bucket, or in a bucket and not in the sum, until the next scrape.
 func (h *histograms) Collect(out chan<- prometheus.Metric) {
 	if h.native != nil {
 		h.native.Collect(out)

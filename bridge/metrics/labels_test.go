@@ -17,14 +17,16 @@ import (
 // pass advances the fake clock of a synctest bubble.
 func pass(d time.Duration) { <-time.After(d) }
 
-// Regression: a bridge that had seen 200 queues showed no new queue for the rest of its life. A series that comes
-// back continues at its old value: a counter that goes from 100 to 0 and then to 150 between two scrapes would look
-// like +50.
+// A queue that was not counted for an hour gives its label to a new queue. When the queue is counted again, its counter
+// continues at the old value. If the counter began at 0 and went from 100 to 150 between two scrapes, Prometheus would
+// see +50. Regression: a bridge that had seen 200 queues showed no new queue for the rest of its life.
 func TestLabelsOfQueuesThatAreGoneAreGivenBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := redistest.Must(metrics.New(metrics.Config{MaxQueues: 2, MaxGroups: 2}))
-		of := func(queue string) observe.Series { return m.Series(observe.Bridge, queue, "") }
+		bridgeSeries := func(queue string) observe.Series { return m.Series(observe.Bridge, queue, "") }
+		// says scrapes, and checks the wanted values. The counters of queues a, b and c that are not wanted must be
+		// missing.
 		says := func(what string, want map[string]float64) {
 			t.Helper()
 			got := scrape(t, m)
@@ -40,31 +42,31 @@ func TestLabelsOfQueuesThatAreGoneAreGivenBack(t *testing.T) {
 				}
 			}
 		}
-		a, b := of("a"), of("b")
+		a, b := bridgeSeries("a"), bridgeSeries("b")
 		work := m.Series(observe.Worker, "a", "g")
 		a.Add(observe.Drained, 100)
 		work.AddTimed(observe.Handled, 7, time.Second)
 		b.Add(observe.Drained, 1)
-		c := of("c")
+		c := bridgeSeries("c")
 		c.Add(observe.Drained, 10)
 		says("two queues and another", map[string]float64{"drained_total{queue=a}": 100, "drained_total{queue=b}": 1,
 			"drained_total{queue=other}": 10, "other_queues": 1})
 
 		pass(50 * time.Minute)
 		b.Add(observe.Drained, 1)
-		of("c").Add(observe.Drained, 1)
+		bridgeSeries("c").Add(observe.Drained, 1)
 		says("50 minutes later", map[string]float64{"drained_total{queue=a}": 100, "drained_total{queue=b}": 2,
 			"drained_total{queue=other}": 11, "other_queues": 1})
 
-		pass(50 * time.Minute) // a was not used for 100 minutes, b for 50
-		of("c").Add(observe.Drained, 4)
+		pass(50 * time.Minute) // a was not counted for 100 minutes, and b for 50
+		bridgeSeries("c").Add(observe.Drained, 4)
 		says("a is gone", map[string]float64{"drained_total{queue=b}": 2, "drained_total{queue=c}": 4,
 			"drained_total{queue=other}": 11, "other_queues": 0})
 		if _, there := scrape(t, m)["handler_duration_seconds{group=g,queue=a}"]; there {
 			t.Error("the group of a is there, and its queue is not")
 		}
 
-		a.Add(observe.Drained, 3) // through a series that was kept
+		a.Add(observe.Drained, 3) // a has no label any more, but the caller has kept its Series
 		says("a counts as other", map[string]float64{"drained_total{queue=b}": 2, "drained_total{queue=c}": 4,
 			"drained_total{queue=other}": 14})
 
@@ -78,7 +80,8 @@ func TestLabelsOfQueuesThatAreGoneAreGivenBack(t *testing.T) {
 	})
 }
 
-// A queue that lost its label gets it back if one is free, when something is counted through a series that was kept.
+// A queue that has lost its label gets one again at the next scrape, if one is free and something was counted through a
+// Series that its caller has kept. Until that scrape it counts as other.
 func TestWhoCountsAgainHasItsLabelBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -93,12 +96,13 @@ func TestWhoCountsAgainHasItsLabelBack(t *testing.T) {
 		scrape(t, m)
 		a.Add(observe.Delivered, 1)
 		got := scrape(t, m)
-		redistest.Want(t, "while it was other", got["delivered_total{group=other,queue=other}"], 1)
-		redistest.Want(t, "since then", got["delivered_total{group=g,queue=a}"], 6)
+		redistest.Want(t, "while it had no label", got["delivered_total{group=other,queue=other}"], 1)
+		redistest.Want(t, "with its label back", got["delivered_total{group=g,queue=a}"], 6)
 	})
 }
 
-// Regression: dead letters of a thousand groups that do not exist took the labels of existing groups.
+// Labels of groups go to existing groups first, and only then to groups that are named in dead letters. Regression:
+// dead letters of a thousand groups that do not exist took the labels of existing groups.
 func TestGroupsThatAreThereHaveLabelsBeforeThoseOfLetters(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)
@@ -134,7 +138,7 @@ func TestGroupsThatAreThereHaveLabelsBeforeThoseOfLetters(t *testing.T) {
 	redistest.Want(t, "letters of others, beside groups", others, 5)
 }
 
-// Regression: a slow reader of a scrape blocked the counting of new series.
+// While the reader of a scrape is slow, new series can be counted. Regression: a slow reader of a scrape blocked them.
 func TestNobodyWaitsForASlowScrape(t *testing.T) {
 	t.Parallel()
 	m := redistest.Must(metrics.New(metrics.Config{}))
@@ -158,7 +162,7 @@ func TestNobodyWaitsForASlowScrape(t *testing.T) {
 		select {
 		case <-counted:
 		case <-time.After(patience):
-			t.Fatal("waits for who collects")
+			t.Fatal("counting a new series waits for the reader of the scrape")
 		}
 	}
 }

@@ -42,7 +42,8 @@ func buckets(t testing.TB, c prometheus.Collector, name string, bounds ...float6
 }
 
 // A message that was due a minute ago counts as a minute late, at the bridge and at the handler. A message that is
-// drained on time does not count as late. On a cluster the time is that of the last heartbeat.
+// drained on time does not count as late. That holds on a cluster too, where the bridge's idea of the time is from its
+// last heartbeat.
 func TestLatenessIsFromTheDueTime(t *testing.T) {
 	t.Parallel()
 	for name, url := range map[string]func(t *testing.T) string{
@@ -58,7 +59,8 @@ func TestLatenessIsFromTheDueTime(t *testing.T) {
 				if _, err := bridge.CreateGroup(t.Context(), r.redis, r.prefix, queue, "g"); err != nil {
 					t.Fatal(err)
 				}
-				if _, err := client.Schedule(t.Context(), queue, nil, bridge.In(time.Hour)); err != nil { // registers it
+				// A message in an hour registers the queue.
+				if _, err := client.Schedule(t.Context(), queue, nil, bridge.In(time.Hour)); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -73,6 +75,7 @@ func TestLatenessIsFromTheDueTime(t *testing.T) {
 				"scheduled{queue=a}": 1, "scheduled{queue=b}": 1})
 			for _, name := range []string{"duestream_lateness_seconds", "duestream_handler_lateness_seconds"} {
 				below, sum := buckets(t, r.metrics, name, 30, 300)
+				// There are five late messages. Each is one to two minutes late.
 				if n := len(below); n == 0 || sum < 5*59.5 || sum > 5*120 {
 					t.Errorf("%s: %v at or below 30 s and 5 min, sum %v", name, below, sum)
 				}
@@ -83,6 +86,7 @@ func TestLatenessIsFromTheDueTime(t *testing.T) {
 				}
 			}
 			r.until(map[string]float64{"drained_total{queue=b}": 5})
+			// The sum has the five late messages, and five more that are less than 25 s late each.
 			if below, sum := buckets(t, r.metrics, "duestream_lateness_seconds", 30); sum > 5*120+5*25 {
 				t.Errorf("five on time: %v at or below 30 s, sum %v", below, sum)
 			}

@@ -37,9 +37,9 @@ const (
 
 // Config configures a Metrics. The zero value is valid.
 type Config struct {
-	// MaxQueues is how many queues have series of their own: the first that are seen. All others are counted together
-	// as "other". Default 200. Each queue of a bridge costs Prometheus about 40 series, and each group of a worker
-	// 100.
+	// MaxQueues is how many queues have series of their own: the first queues that it sees. All other queues are
+	// counted together as "other". Default 200. Each queue of a bridge costs Prometheus about 40 series, and each group
+	// of a worker 100.
 	MaxQueues int
 	// MaxGroups is the same limit for pairs of queue and group. Default 1,000.
 	MaxGroups int
@@ -49,9 +49,9 @@ type Config struct {
 	// Timeout is how long a scrape waits for Redis. Default 4s. It must be shorter than the scrape timeout of
 	// Prometheus (10s by default). Otherwise the whole scrape fails while Redis is slow.
 	Timeout time.Duration
-	// Logger gets one line when the state can no longer be read, and one when it can be read again. Nil: discard.
+	// Logger gets one line when the state can no longer be read, and one line when it can be read again. nil = discard.
 	Logger *slog.Logger
-	// Version is the program's version in duestream_build_info. Default: the version of duestream in the program.
+	// Version is the program's version in duestream_build_info. Default: the program's version of duestream.
 	Version string
 }
 

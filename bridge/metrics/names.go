@@ -14,13 +14,13 @@ import (
 // other is the shared label of all queues and groups without a label of their own.
 const other = "other"
 
-// mostOthers bounds the names without a label that are counted, for duestream_other_queues and duestream_other_groups.
-const mostOthers = 100_000
+// maxOthers bounds the counted names without a label, for duestream_other_queues and duestream_other_groups.
+const maxOthers = 100_000
 
-// When no label is free, unused ones are taken back.
+// When no label is free, unused labels are freed.
 const (
-	goneAfter  = time.Hour        // a label unused for so long may be taken back
-	triesEvery = 10 * time.Second // how often unused labels are looked for
+	unusedAfter = time.Hour        // a label is unused if its last use is longer ago
+	freeEvery   = 10 * time.Second // least time between two searches for unused labels
 )
 
 // names assigns labels to queues and groups. It keeps within the configured bounds, and refuses names that a label
@@ -36,16 +36,20 @@ type names struct {
 	queues                             map[string]*name
 	groups                             map[pair]*name
 	unlabelledQueues, unlabelledGroups map[uint64]bool // hashes of the queues and of the groups without a label
-	tried                              time.Time       // when unused labels were last looked for
+	freedAt                            time.Time       // when unused labels were last searched for
 }
 
 // name is a queue or group that has a label.
 type name struct {
-	seen        atomic.Int64 // last use, Unix seconds
-	onlyLetters bool         // known only as a group of dead letters
+	lastUse     atomic.Int64 // Unix seconds
+	onlyLetters bool         // only dead letters name the group
 }
 
+// pair is a group of a queue, or a queue if group is "".
 type pair struct{ queue, group string }
+
+// String returns a text that differs for any two pairs.
+func (p pair) String() string { return p.queue + "\x00" + p.group }
 
 // holds reports whether a queue and group belong to the pair. A pair without a group holds all groups of its queue.
 func (p pair) holds(queue, group string) bool {
@@ -84,17 +88,20 @@ func (n *names) labels(queue, group string) (queueLabel, groupLabel string) {
 // use records a use of the labels of a queue and a group.
 func (n *names) use(now time.Time, p pair) {
 	if q := n.queues[p.queue]; q != nil {
-		q.seen.Store(now.Unix())
+		q.lastUse.Store(now.Unix())
 	}
 	if g := n.groups[p]; g != nil {
-		g.seen.Store(now.Unix())
+		g.lastUse.Store(now.Unix())
 	}
 }
 
+// assign returns the labels of a queue and a group. It gives them labels of their own if labels are free. Otherwise it
+// counts the names without a label. The caller holds mu.
 func (n *names) assign(now time.Time, queue, group string) (queueLabel, groupLabel string) {
 	p := pair{queue, group}
 	if n.queues[queue] == nil {
-		if queue == other || lua.CheckQueue(queue) != nil || !n.roomForQueue(now) {
+		canHaveLabel := queue != other && lua.CheckQueue(queue) == nil && n.roomForQueue(now)
+		if !canHaveLabel {
 			n.countOther(n.unlabelledQueues, queue)
 			queue = other
 		} else {
@@ -103,25 +110,34 @@ func (n *names) assign(now time.Time, queue, group string) (queueLabel, groupLab
 			n.events.show(pair{queue, ""})
 		}
 	}
-	if group != "" && queue == other {
-		group = other
-		n.countOther(n.unlabelledGroups, p.queue+"\x00"+p.group)
-	} else if known := n.groups[p]; group != "" && (known == nil || known.onlyLetters) {
-		if group == other || known == nil && (lua.CheckGroup(group) != nil || !n.roomForGroup(now)) {
-			n.countOther(n.unlabelledGroups, p.queue+"\x00"+group)
-			group = other
-		} else {
-			n.groups[p] = &name{}
-			n.uncountOther(n.unlabelledGroups, p.queue+"\x00"+group)
-			n.events.show(p)
-		}
+	if group != "" {
+		group = n.assignGroup(now, p, queue)
 	}
 	n.use(now, pair{queue, group})
 	return queue, group
 }
 
-// ofLetters returns the label of a group that dead letters name. The group gets a label if one is free, and loses it
-// when an existing group needs one.
+// assignGroup returns the label of a group whose queue has the label queueLabel. The caller holds mu.
+func (n *names) assignGroup(now time.Time, p pair, queueLabel string) string {
+	known := n.groups[p]
+	switch {
+	case queueLabel == other, p.group == other:
+		n.countOther(n.unlabelledGroups, p.String())
+		return other
+	case known != nil && !known.onlyLetters:
+		return p.group
+	case known == nil && (lua.CheckGroup(p.group) != nil || !n.roomForGroup(now)):
+		n.countOther(n.unlabelledGroups, p.String())
+		return other
+	}
+	n.groups[p] = &name{} // a group that only dead letters named keeps its label
+	n.uncountOther(n.unlabelledGroups, p.String())
+	n.events.show(p)
+	return p.group
+}
+
+// ofLetters returns the label of a group that dead letters name. The group gets a label if a label is free. It loses
+// the label when a group that is in use needs one.
 func (n *names) ofLetters(queue, group string) string {
 	p := pair{queue, group}
 	n.mu.Lock()
@@ -129,15 +145,16 @@ func (n *names) ofLetters(queue, group string) string {
 	switch {
 	case group == "" || n.groups[p] != nil:
 		return group
-	case n.queues[queue] == nil || group == other || len(n.groups) >= n.maxGroups || lua.CheckGroup(group) != nil:
-		n.countOther(n.unlabelledGroups, queue+"\x00"+group)
+	case n.queues[queue] == nil, group == other, len(n.groups) >= n.maxGroups, lua.CheckGroup(group) != nil:
+		n.countOther(n.unlabelledGroups, p.String())
 		return other
 	}
 	n.groups[p] = &name{onlyLetters: true}
-	n.uncountOther(n.unlabelledGroups, queue+"\x00"+group)
+	n.uncountOther(n.unlabelledGroups, p.String())
 	return group
 }
 
+// roomForQueue reports whether a queue may get a label. It frees unused labels if that is necessary.
 func (n *names) roomForQueue(now time.Time) bool {
 	if len(n.queues) >= n.maxQueues {
 		n.freeUnused(now)
@@ -145,6 +162,8 @@ func (n *names) roomForQueue(now time.Time) bool {
 	return len(n.queues) < n.maxQueues
 }
 
+// roomForGroup reports whether a group may get a label. If that is necessary, it frees unused labels, or takes the
+// label of a group that only dead letters name.
 func (n *names) roomForGroup(now time.Time) bool {
 	if len(n.groups) >= n.maxGroups {
 		n.freeUnused(now)
@@ -181,16 +200,16 @@ func (n *names) refreshLocked(now time.Time) {
 	}
 }
 
-// freeUnused frees the labels that were not used for goneAfter.
+// freeUnused frees the labels that were not used for unusedAfter.
 func (n *names) freeUnused(now time.Time) {
-	if now.Sub(n.tried) < triesEvery {
+	if now.Sub(n.freedAt) < freeEvery {
 		return
 	}
-	n.tried = now
+	n.freedAt = now
 	n.refreshLocked(now)
-	gone := func(one *name) bool { return now.Unix()-one.seen.Load() > int64(goneAfter.Seconds()) }
+	isUnused := func(one *name) bool { return now.Unix()-one.lastUse.Load() > int64(unusedAfter.Seconds()) }
 	for queue, one := range n.queues {
-		if gone(one) {
+		if isUnused(one) {
 			delete(n.queues, queue)
 			n.events.hide(pair{queue, ""})
 		}
@@ -198,8 +217,8 @@ func (n *names) freeUnused(now time.Time) {
 	for p, one := range n.groups {
 		switch {
 		case n.queues[p.queue] == nil:
-			delete(n.groups, p)
-		case !one.onlyLetters && gone(one):
+			delete(n.groups, p) // hiding the queue has hidden its groups
+		case !one.onlyLetters && isUnused(one):
 			delete(n.groups, p)
 			n.events.hide(p)
 		}
@@ -207,7 +226,7 @@ func (n *names) freeUnused(now time.Time) {
 }
 
 func (n *names) countOther(set map[uint64]bool, name string) {
-	if len(set) < mostOthers {
+	if len(set) < maxOthers {
 		set[maphash.String(n.seed, name)] = true
 	}
 }

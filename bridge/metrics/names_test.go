@@ -53,7 +53,8 @@ func TestNamesAreCleanAndDocumented(t *testing.T) {
 	}
 }
 
-// The linter of client_golang has the same rules as promtool. The types are those in docs/reference/metrics.md.
+// The metrics pass the linter of client_golang, which has the same rules as promtool. Their types are those in
+// docs/reference/metrics.md.
 func TestMetricsPassTheLinter(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)
@@ -99,7 +100,8 @@ func everyPart(m *metrics.Metrics, queue, group string) {
 	m.Series(observe.Bridge, "", "")
 }
 
-// Without a bound, a queue for each tenant would overload Prometheus.
+// Beyond MaxQueues and MaxGroups, queues and groups are counted together as "other", and add no series. Without a
+// bound, a queue for each tenant would overload Prometheus.
 func TestNamesBeyondTheBoundAreOther(t *testing.T) {
 	t.Parallel()
 	m := redistest.Must(metrics.New(metrics.Config{MaxQueues: 3, MaxGroups: 4}))
@@ -174,7 +176,8 @@ func TestNativeHistogramsAreOptIn(t *testing.T) {
 		for _, f := range families {
 			if f.GetName() == "duestream_handler_duration_seconds" {
 				h := f.GetMetric()[0].GetHistogram()
-				if len(h.GetBucket()) != 18 || (h.Schema != nil) != native {
+				const classicBuckets = 18
+				if len(h.GetBucket()) != classicBuckets || (h.Schema != nil) != native {
 					t.Errorf("native %t: %v", native, h)
 				}
 			}
@@ -182,6 +185,7 @@ func TestNativeHistogramsAreOptIn(t *testing.T) {
 	}
 }
 
+// Reporting an event allocates no memory, because it is done for each message.
 func TestEventsDoNotAllocate(t *testing.T) {
 	m := redistest.Must(metrics.New(metrics.Config{}))
 	s := m.Series(observe.Worker, "q", "g")
@@ -199,7 +203,7 @@ func TestEventsDoNotAllocate(t *testing.T) {
 // Without an observer, wrapping a client returns the client itself.
 func TestWithoutObserverNothingIsWrapped(t *testing.T) {
 	if c := observe.Wrap(nil, nil); c != nil || observe.SeriesOf(nil, observe.Client, "q", "") != nil {
-		t.Error("something is made for nobody")
+		t.Error("a client or a Series was made without an observer")
 	}
 }
 

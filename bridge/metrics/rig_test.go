@@ -16,6 +16,7 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
+// patience is how long a test waits for a state that must come.
 const patience = 30 * time.Second
 
 func TestMain(m *testing.M) { redistest.Main(m) }
@@ -49,6 +50,7 @@ func (r *rig) serve() (stop func()) {
 	return r.run(b.Run)
 }
 
+// work runs a worker until stop is called, or the test ends.
 func (r *rig) work(queue, group string, handler bridge.Handler) (*bridge.Worker, func()) {
 	w, err := bridge.NewWorker(bridge.WorkerConfig{Redis: r.redis, Prefix: r.prefix, Queue: queue, Group: group, Handler: handler,
 		Observer: r.metrics})
@@ -58,6 +60,7 @@ func (r *rig) work(queue, group string, handler bridge.Handler) (*bridge.Worker,
 	return w, r.run(w.Run)
 }
 
+// run calls do with a context that ends when stop is called, or with the test. stop waits for do.
 func (r *rig) run(do func(context.Context) error) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
@@ -74,6 +77,7 @@ func (r *rig) run(do func(context.Context) error) (stop func()) {
 	return stop
 }
 
+// client returns a client that the metrics observe.
 func (r *rig) client() *bridge.Client {
 	c, err := bridge.NewClient(bridge.ClientConfig{Redis: r.redis, Prefix: r.prefix, Observer: r.metrics})
 	if err != nil {
@@ -83,6 +87,7 @@ func (r *rig) client() *bridge.Client {
 	return c
 }
 
+// do runs a command in Redis, which must succeed.
 func (r *rig) do(words ...string) {
 	r.Helper()
 	if err := r.redis.Client.Do(r.Context(), r.redis.Client.B().Arbitrary(words...).Build()).Error(); err != nil {
@@ -90,12 +95,14 @@ func (r *rig) do(words ...string) {
 	}
 }
 
-// scrape returns all values by name and labels, as lag{q,g}. The value of a histogram is its count.
+// scrape returns all values by name and labels, as in lag{group=g,queue=q}, without the prefix duestream_. The value of
+// a histogram is its count.
 func (r *rig) scrape() map[string]float64 {
 	r.Helper()
 	return scrape(r, r.metrics)
 }
 
+// scrape is the scrape of a rig for any collector.
 func scrape(t testing.TB, c prometheus.Collector) map[string]float64 {
 	t.Helper()
 	registry := prometheus.NewPedanticRegistry()
@@ -129,7 +136,7 @@ func scrape(t testing.TB, c prometheus.Collector) map[string]float64 {
 	return values
 }
 
-// until scrapes until the values are there.
+// until scrapes until all wanted values are as given, and returns all values of the last scrape.
 func (r *rig) until(want map[string]float64) (got map[string]float64) {
 	r.Helper()
 	redistest.Eventually(r, patience, func() (bool, string) {

@@ -19,7 +19,8 @@ import (
 	"github.com/duestream/duestream/internal/observe"
 )
 
-// ofState returns the names that a scrape must not show when it could not read the state.
+// ofState returns the names of those values that a scrape reads from Redis. A scrape that cannot read Redis must not
+// show them.
 func ofState(values map[string]float64) (found []string) {
 	for name := range values {
 		for _, one := range []string{"scheduled", "overdue", "ready", "entries", "lag", "pending", "dead{", "held", "consumers"} {
@@ -75,8 +76,8 @@ func TestScrapeWithoutRedis(t *testing.T) {
 	})
 }
 
-// If the user may not read the queues, up is 0. Without MEMORY USAGE and ZSCAN two figures are missing. Without INFO
-// the figures of the server are missing.
+// If the Redis user may not read the queues, up is 0. If the user may not call MEMORY USAGE or ZSCAN, only memory_bytes
+// and retrying are missing. Without INFO, the figures of the server are missing.
 func TestScrapeWithFewRights(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)
@@ -123,6 +124,7 @@ func TestScrapeWithFewRights(t *testing.T) {
 	}
 }
 
+// served is a bridge that owns the given partitions.
 func served(c rueidis.Client, prefix string, partitions ...string) observe.BridgeView {
 	return observe.BridgeView{Client: c, Prefix: prefix, Owned: func() []string { return partitions },
 		Status: func() observe.Status { return observe.Status{Owned: len(partitions)} }}
@@ -167,8 +169,8 @@ func TestConcurrentScrapesShareARead(t *testing.T) {
 		}
 		synctest.Wait()
 		redistest.Want(t, "reads", g.calls.Load(), 1)
-		scrapes.Wait() // after Timeout and a second of the bubble's time
-		redistest.Want(t, "scrapes that say so", down.Load(), 20)
+		scrapes.Wait() // the fake clock of synctest passes over Timeout, and a second more
+		redistest.Want(t, "scrapes with up 0", down.Load(), 20)
 		close(g.gate)
 	})
 }
@@ -188,7 +190,7 @@ func (c *counting) DoMulti(ctx context.Context, cmds ...rueidis.Completed) []rue
 }
 
 // A scrape of idle queues costs one round trip for each 64 of them, one for the time and one for INFO. Between scrapes
-// nothing is read. Dead letters are read only once, for any number of scrapes.
+// nothing is read. A dead letter is read only once: later scrapes make one more round trip, to ask for newer letters.
 func TestScrapeCostsFewRoundTrips(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)
@@ -200,6 +202,7 @@ func TestScrapeCostsFewRoundTrips(t *testing.T) {
 	}
 	m := redistest.Must(metrics.New(metrics.Config{}))
 	m.BridgeStarted(served(c, r.prefix, queues...))
+	// spend scrapes, which must take so many round trips and at most so many commands.
 	spend := func(what string, trips, commands int64) {
 		t.Helper()
 		c.trips.Store(0)
@@ -212,17 +215,17 @@ func TestScrapeCostsFewRoundTrips(t *testing.T) {
 			t.Errorf("%s: %d commands, more than %d", what, n, commands)
 		}
 	}
-	spend("idle", 3, 64*11+2)
+	spend("idle", 3, 64*11+2) // 11 commands for each queue, one for the time and one for INFO
 	for i := range 10 {
 		r.do("XADD", r.prefix+":{q1}:dead", "*", "id", fmt.Sprint(i), "group", "g", "reason", "max_attempts")
 	}
 	spend("new letters, in two pages", 6, 64*11+10)
 	spend("the same letters", 4, 64*11+10)
 	r.do("XADD", r.prefix+":{q1}:dead", "*", "id", "11", "group", "g", "reason", "expired")
-	redistest.Want(t, "one more", scrape(t, m)["dead{group=g,queue=q1,reason=expired}"], 1)
-	redistest.Want(t, "as before", scrape(t, m)["dead{group=g,queue=q1,reason=max_attempts}"], 10)
+	redistest.Want(t, "a new letter", scrape(t, m)["dead{group=g,queue=q1,reason=expired}"], 1)
+	redistest.Want(t, "letters from before", scrape(t, m)["dead{group=g,queue=q1,reason=max_attempts}"], 10)
 	r.do("XTRIM", r.prefix+":{q1}:dead", "MAXLEN", "3")
-	redistest.Want(t, "purged", scrape(t, m)["dead{group=g,queue=q1,reason=max_attempts}"], 2)
+	redistest.Want(t, "after a purge of all but 3 letters", scrape(t, m)["dead{group=g,queue=q1,reason=max_attempts}"], 2)
 }
 
 // A key of another type hides its own partition, and no other.
@@ -250,9 +253,9 @@ func TestPartitionsAddUpOverBridges(t *testing.T) {
 	all := []string{"q", "q/1", "q/2", "q/3"}
 	for i, name := range all {
 		stream := r.prefix + ":{" + name + "}:stream"
+		r.do("ZADD", r.prefix+":{"+name+"}:due", fmt.Sprint(4e12+float64(i)), fmt.Sprint("m", i))
 		for range i + 1 {
 			r.do("XADD", stream, "*", "id", "m")
-			r.do("ZADD", r.prefix+":{"+name+"}:due", fmt.Sprint(4e12+float64(i)), fmt.Sprint("m", i))
 		}
 		r.do("XGROUP", "CREATE", stream, "g", "0")
 		r.do("XREADGROUP", "GROUP", "g", "one", "COUNT", "1", "STREAMS", stream, ">")
@@ -265,6 +268,7 @@ func TestPartitionsAddUpOverBridges(t *testing.T) {
 			sum[name] += v
 		}
 	}
+	// Partition i has i+1 entries. One entry of each partition was read.
 	for name, want := range map[string]float64{
 		"scheduled{queue=q}": 4, "entries{queue=q}": 10, "lag{group=g,queue=q}": 6, "pending{group=g,queue=q}": 4,
 		"ready{queue=q}": 6, "consumers{group=g,queue=q}": 1,
@@ -273,7 +277,8 @@ func TestPartitionsAddUpOverBridges(t *testing.T) {
 	}
 }
 
-// NOSCRIPT is no error, because the client then sends the script. A denied call is an error.
+// A call that Redis denies counts as an error of kind denied. The reply NOSCRIPT does not count, because the client
+// then sends the script.
 func TestErrorsAreCountedByKind(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Own(t).URL(), "duestream", metrics.Config{})

@@ -7,30 +7,31 @@ import (
 	"github.com/duestream/duestream/internal/observe"
 )
 
-// maxHidden is how many hidden series are kept. Beyond it all are dropped: they start again from 0 if they come back.
+// maxHidden is how many hidden series are kept. When there are more, all are dropped. A dropped series starts again
+// from 0 when it is shown again.
 const maxHidden = 2000
 
-// series holds the metrics of one part for one queue or group, one for each event. The caller of Observer.Series keeps
-// it, even while the queue or group has lost its label.
+// series holds the metrics of one part for one queue or group, one metric for each event. The caller of Observer.Series
+// keeps its series, even while the queue or group has lost its label.
 type series struct {
 	counters [observe.Events]*atomic.Uint64
 	values   [observe.Events]observer
 	batches  [observe.Events]observer
 	running  *atomic.Int64 // abandoned handlers that still run; nil = the part has no handlers
 
-	replacement    atomic.Pointer[series] // counts in place of this one; nil = this one counts itself
+	replacement    atomic.Pointer[series] // counts in place of this series; nil = this series counts
 	countedAsOther atomic.Bool            // replacement has counted something since the last call of active
-	lastSum        uint64                 // sum of the counters at the last call of counted; guarded by names.mu
+	lastSum        uint64                 // sum of the counters at the last call of hasCounted; guarded by names.mu
 }
 
-// raises is the change that an event makes to the number of running abandoned handlers.
-var raises = [observe.Events]int64{observe.Abandoned: 1, observe.AbandonedReturned: -1}
+// runningChange is the change that an event makes to the number of running abandoned handlers.
+var runningChange = [observe.Events]int64{observe.Abandoned: 1, observe.AbandonedReturned: -1}
 
-// current returns the series that counts at present: this one, or the one in place of it.
+// current returns the series that counts at present: this series, or its replacement.
 func (s *series) current() *series {
-	for i := s.replacement.Load(); i != nil; i = s.replacement.Load() {
+	for next := s.replacement.Load(); next != nil; next = s.replacement.Load() {
 		s.countedAsOther.Store(true)
-		s = i
+		s = next
 	}
 	return s
 }
@@ -45,7 +46,7 @@ func (s *series) Add(event observe.Event, n int) {
 		b.observe(float64(n), 1)
 	}
 	if s.running != nil {
-		s.running.Add(int64(n) * raises[event])
+		s.running.Add(int64(n) * runningChange[event])
 	}
 }
 
@@ -65,17 +66,17 @@ func (s *series) addValue(event observe.Event, n int, value float64) {
 	}
 }
 
-// counted reports whether something was counted since its last call.
-func (s *series) counted() bool {
+// hasCounted reports whether something was counted since its last call.
+func (s *series) hasCounted() bool {
 	sum := uint64(0)
 	for _, c := range s.counters {
 		if c != nil {
 			sum += c.Load()
 		}
 	}
-	was := s.lastSum
+	changed := sum != s.lastSum
 	s.lastSum = sum
-	return sum != was
+	return changed
 }
 
 // active returns the labels under which something was counted since its last call, and the hidden labels whose events
@@ -84,7 +85,7 @@ func (e *events) active() (labels, missed []pair) {
 	e.mu.RLock()
 	defer e.mu.RUnlock()
 	for key, s := range e.series {
-		if s.counted() {
+		if s.hasCounted() {
 			labels = append(labels, pair{key.queue, key.group})
 		}
 	}
@@ -106,14 +107,14 @@ func (e *events) hide(p pair) {
 		}
 		delete(e.series, key)
 		e.hidden[key] = s
-		instead := seriesKey{key.part, key.queue, other}
+		replacement := seriesKey{key.part, key.queue, other}
 		if p.group == "" {
-			instead.queue = other
+			replacement.queue = other
 		}
 		if key.group == "" {
-			instead.group = ""
+			replacement.group = ""
 		}
-		s.replacement.Store(e.ofKey(instead))
+		s.replacement.Store(e.ofKey(replacement))
 	}
 	for _, h := range e.hiders {
 		h.hide(p)
@@ -131,7 +132,9 @@ func (e *events) show(p pair) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for key, s := range e.hidden {
-		if key.queue == p.queue && (key.group == p.group || p.group == "" && key.group == other) {
+		// The groups of a shown queue are shown one by one, except "other", which has no label of its own.
+		isOfQueue := p.group == "" && key.group == other
+		if key.queue == p.queue && (key.group == p.group || isOfQueue) {
 			delete(e.hidden, key)
 			s.replacement.Store(e.ofKey(key))
 		}

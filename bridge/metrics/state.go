@@ -10,7 +10,7 @@ import (
 
 	"github.com/duestream/duestream/internal/loop"
 	"github.com/duestream/duestream/internal/observe"
-	"github.com/duestream/duestream/stream/inspect"
+	"github.com/duestream/duestream/stream/sizes"
 )
 
 // state reads, at each scrape, the status of this process's bridges and the state of the queues that they own.
@@ -21,13 +21,13 @@ type state struct {
 
 	mu      sync.Mutex
 	bridges []*servedBridge
-	reading *reading // the running read; nil = none
+	reading *reading // the running read; nil = no read runs
 }
 
 // servedBridge is a running bridge.
 type servedBridge struct {
 	observe.BridgeView
-	reader *inspect.StateReader // not for concurrent use: one read at a time
+	reader *sizes.StateReader // not for concurrent use: one read at a time
 }
 
 // reading is one read of the state. Concurrent scrapes share it.
@@ -40,8 +40,9 @@ func newState(n *names, timeout time.Duration, log *slog.Logger) *state {
 	return &state{names: n, timeout: timeout, reporter: loop.Reporter{Log: log, Activity: "reading the state of queues"}}
 }
 
+// start includes a bridge in each scrape until ended is called.
 func (s *state) start(b observe.BridgeView) (ended func()) {
-	one := &servedBridge{b, inspect.NewStateReader(b.Client, b.Prefix)}
+	one := &servedBridge{b, sizes.NewStateReader(b.Client, b.Prefix)}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.bridges = append(s.bridges, one)
@@ -71,7 +72,7 @@ func (s *state) Collect(out chan<- prometheus.Metric) {
 		go s.run(r, bridges)
 	}
 	s.mu.Unlock()
-	late := time.NewTimer(s.timeout + time.Second) // even if a Redis call ignores its deadline, the scrape ends
+	late := time.NewTimer(s.timeout + time.Second) // ends the scrape even if a Redis call ignores its deadline
 	defer late.Stop()
 	select {
 	case <-r.done:
@@ -113,7 +114,8 @@ func (s *state) run(r *reading, bridges []*servedBridge) {
 	close(r.done)
 }
 
-func readAll(ctx context.Context, bridges []*servedBridge) (all []inspect.PartitionState, err error) {
+// readAll reads the partitions that each bridge owns.
+func readAll(ctx context.Context, bridges []*servedBridge) (all []sizes.PartitionState, err error) {
 	for _, b := range bridges {
 		some, err := b.reader.Read(ctx, b.Owned())
 		if err != nil {
@@ -127,6 +129,6 @@ func readAll(ctx context.Context, bridges []*servedBridge) (all []inspect.Partit
 // Describe implements prometheus.Collector.
 func (s *state) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range gaugeDescs {
-		out <- d
+		out <- d.Desc
 	}
 }

@@ -39,7 +39,7 @@ func TestCountersAreWhatHappened(t *testing.T) {
 	for _, id := range []string{"error", "after", "panic", "release", "dead", "hopeless"} {
 		must(schedule(id, bridge.In(50*time.Millisecond)))
 	}
-	due := time.Now().Add(50 * time.Millisecond)
+	due := time.Now().Add(50 * time.Millisecond) // no bridge runs yet, so the message is drained after its expiry
 	must(schedule("expired", bridge.At(due), bridge.ExpiresAt(due.Add(time.Millisecond))))
 	must(schedule("gone", bridge.In(time.Hour)))
 	must(schedule("later", bridge.In(time.Hour)))
@@ -51,7 +51,7 @@ func TestCountersAreWhatHappened(t *testing.T) {
 	must(err)
 	redistest.Eventually(t, patience, func() (bool, string) { return time.Since(due) > 10*time.Millisecond, "" })
 	r.serve()
-	redistest.Eventually(t, patience, func() (bool, string) { // else the worker may begin with another max_attempts
+	redistest.Eventually(t, patience, func() (bool, string) { // the worker needs max_attempts, which the bridge stores
 		n, err := r.redis.Client.Do(t.Context(), r.redis.Client.B().Exists().Key(r.prefix+":defaults").Build()).AsInt64()
 		return err == nil && n == 1, fmt.Sprint("defaults ", n, err)
 	})
@@ -71,6 +71,8 @@ func TestCountersAreWhatHappened(t *testing.T) {
 		}
 		return nil
 	})
+	// 29 messages: 20 plain, 6 with an outcome of their own, expired, gone and later. All but the last three are
+	// drained. There are 5 retries: "hopeless" has two, and "error", "after" and "panic" one each.
 	got := r.until(map[string]float64{
 		"enqueued_total{queue=q}": 29, "duplicates_total{queue=q}": 1, "cancelled_total{queue=q}": 1,
 		"rescheduled_total{queue=q}": 1, "enqueued_ready_total{queue=q}": 0,
@@ -102,14 +104,15 @@ func TestCountersAreWhatHappened(t *testing.T) {
 		}
 	}
 	stop()
-	// The bridge reclaims an abandoned delivery, and frees an entry that was acknowledged with a plain XACK.
+	// The bridge reclaims a delivery to a consumer that never acknowledges.
 	must(schedule("abandoned"))
 	r.do("XREADGROUP", "GROUP", "g", "raw", "COUNT", "1", "STREAMS", r.prefix+":{q}:stream", ">")
 	r.until(map[string]float64{"reclaimed_total{group=g,queue=q}": 1,
 		"retried_total{group=g,queue=q,reason=visibility_timeout}": 1})
 }
 
-// When nothing changes, each gauge equals a full count.
+// When nothing changes, each gauge equals the figure that Stats counts in full. The queue of the test is held. It has
+// ready, scheduled and retrying messages, pending entries, and a group that is behind.
 func TestGaugesAreAFullCount(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
@@ -133,8 +136,8 @@ func TestGaugesAreAFullCount(t *testing.T) {
 		if _, err := client.ScheduleBatch(t.Context(), "q", batch); err != nil {
 			t.Fatal(err)
 		}
-		// As a killed worker leaves it: holes in the stream, pending entries and a retry. Other entries were never
-		// read.
+		// A killed worker leaves pending entries: 9 of group g and 4 of group h. Another worker of g then makes holes
+		// in the stream, retries and perhaps dead letters. Group h does not read the other entries.
 		stream := r.prefix + ":{q}:stream"
 		hold := func(group, n string) {
 			r.do("XREADGROUP", "GROUP", group, "raw", "COUNT", n, "STREAMS", stream, ">")
@@ -142,7 +145,7 @@ func TestGaugesAreAFullCount(t *testing.T) {
 		hold("g", "9")
 		hold("h", "4")
 		_, stop := r.work("q", "g", func(_ context.Context, m *bridge.Message) error {
-			if strings.HasSuffix(m.ID, "A") {
+			if strings.HasSuffix(m.ID, "A") { // about one in 32 IDs
 				return bridge.DeadLetter(nil)
 			}
 			return bridge.RetryAfter(time.Hour, errors.New("later"))
@@ -182,7 +185,7 @@ func TestGaugesAreAFullCount(t *testing.T) {
 		}
 		got := r.until(want)
 		if int64(dead) != s.Dead || s.Groups[0].Retrying == 0 || s.Groups[1].Lag == 0 || s.Groups[1].Pending != 4 {
-			t.Errorf("the test is not what it says: %+v", s)
+			t.Errorf("the queue is not in the state that the test needs: %+v", s)
 		}
 		for _, name := range []string{"oldest_pending_seconds{group=g,queue=q}", "memory_bytes{queue=q}",
 			"oldest_held_seconds{group=g,queue=q}", "oldest_unread_seconds{group=" + s.Groups[1].Name + ",queue=q}"} {
@@ -193,7 +196,8 @@ func TestGaugesAreAFullCount(t *testing.T) {
 	})
 }
 
-// Due times count by the server's clock. Only a comparison with another clock shows that it is wrong.
+// redis_clock_offset_seconds shows how far the server's clock is from that of the bridge. Due times count by the
+// server's clock, and only a comparison with another clock shows that it is wrong.
 func TestClockOfTheServerIsCompared(t *testing.T) {
 	t.Parallel()
 	server, clock := redistest.OwnClock(t)

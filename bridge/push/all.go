@@ -16,17 +16,19 @@ import (
 	"github.com/duestream/duestream/scheduler"
 )
 
-// targets is the result of a look at the targets of many queues.
+// targets is the result of reading the targets of many queues.
 type targets struct {
 	texts  map[targetID]string
 	unread map[string]error // queues whose targets could not be read
 }
 
-// err returns one error for all unread queues. It wraps an error that does not pass by itself, if any queue has one.
+// err returns one error for all unread queues. If any queue has an error that is not temporary, err wraps that error.
 func (t targets) err() error {
 	var first error
 	for _, queue := range slices.Sorted(maps.Keys(t.unread)) {
-		if err := t.unread[queue]; first == nil || lua.Temporary(first) && !lua.Temporary(err) {
+		err := t.unread[queue]
+		isWorse := first != nil && lua.Temporary(first) && !lua.Temporary(err)
+		if first == nil || isWorse {
 			first = err
 		}
 	}
@@ -39,11 +41,11 @@ func (t targets) err() error {
 // otherType is the stored text for a queue whose key of targets has another Redis type.
 const otherType = "of another type"
 
-// existsBatch is the number of keys in one EXISTS, and of questions to a cluster in one batch.
-const existsBatch = 500
+// batchSize is the number of keys in one EXISTS, and of questions to a cluster in one batch.
+const batchSize = 500
 
-// mostAsked is the number of batches of questions that are sent to a cluster concurrently.
-const mostAsked = 8
+// maxBatches is the number of batches of questions that are sent to a cluster concurrently.
+const maxBatches = 8
 
 // queues returns all registered queues.
 func (s *Store) queues(ctx context.Context) ([]string, error) {
@@ -52,40 +54,41 @@ func (s *Store) queues(ctx context.Context) ([]string, error) {
 	return scheduler.Queues(ctx, s.client, s.prefix)
 }
 
-// all returns the stored texts of the targets of queues. If a queue had no targets at the last look, it first asks
-// whether the queue has some now: one EXISTS asks for hundreds of queues; on a cluster it sends one EXISTS for each
-// queue, in batches. A queue that cannot be read affects no other. A master that does not answer costs twice
-// loop.CallTimeout.
-func (s *Store) all(ctx context.Context, queues []string, had map[string]bool) targets {
+// all returns the stored texts of the targets of queues. It reads a queue that hadTargets at once. It first asks the
+// server whether any other queue has targets now: with one EXISTS for hundreds of queues, or on a cluster with one
+// EXISTS for each queue, in batches. A queue that cannot be read affects no other queue. A master that does not answer
+// costs twice loop.CallTimeout.
+func (s *Store) all(ctx context.Context, queues []string, hadTargets map[string]bool) targets {
 	ctx, cancel := context.WithTimeout(ctx, loop.PassTimeout)
 	defer cancel()
 	found := targets{map[targetID]string{}, map[string]error{}}
-	var have, others []string
+	var toRead, others []string
 	for _, queue := range queues {
-		if had[queue] {
-			have = append(have, queue)
+		if hadTargets[queue] {
+			toRead = append(toRead, queue)
 		} else {
 			others = append(others, queue)
 		}
 	}
-	s.read(ctx, append(have, s.withTargets(ctx, others, found.unread)...), found)
+	toRead = append(toRead, s.withTargets(ctx, others, found.unread)...)
+	s.read(ctx, toRead, found)
 	return found
 }
 
-// withTargets returns the queues that have targets. Queues that cannot be asked are added to unread.
+// withTargets returns the queues that have targets. It adds to unread the queues for which EXISTS fails.
 func (s *Store) withTargets(ctx context.Context, queues []string, unread map[string]error) (have []string) {
-	size := existsBatch
+	size := batchSize
 	if s.isCluster() {
 		size = 1
 	}
 	batches := slices.Collect(slices.Chunk(queues, size))
-	for len(batches) > 0 { // a batch with some targets is halved, down to single queues
+	for len(batches) > 0 { // a batch in which only some queues have targets is halved, down to single queues
 		counts := make([]int64, len(batches))
 		questions := make([]view.Question, len(batches))
 		for i, batch := range batches {
 			keys := make([]string, len(batch))
-			for k, queue := range batch {
-				keys[k] = s.key(queue)
+			for j, queue := range batch {
+				keys[j] = s.key(queue)
 			}
 			questions[i] = view.Number(s.client.B().Exists().Key(keys...).Build(), &counts[i])
 		}
@@ -134,15 +137,15 @@ func (s *Store) read(ctx context.Context, queues []string, found targets) {
 	}
 }
 
-// askEach asks questions, and returns the error of each one. On a cluster a question without an answer within
-// loop.CallTimeout fails: its master is away.
+// askEach asks questions, and returns the error of each question. On a cluster a question fails if its master does not
+// answer within loop.CallTimeout.
 func (s *Store) askEach(ctx context.Context, questions []view.Question) []error {
 	errs := make([]error, len(questions))
 	limit, size := loop.PassTimeout, len(questions)
 	if s.isCluster() {
-		limit, size = loop.CallTimeout, existsBatch
+		limit, size = loop.CallTimeout, batchSize
 	}
-	room := make(chan struct{}, mostAsked)
+	room := make(chan struct{}, maxBatches)
 	var asking sync.WaitGroup
 	for first := 0; first < len(questions); first += size {
 		room <- struct{}{}

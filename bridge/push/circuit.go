@@ -11,27 +11,28 @@ import (
 // circuit is the circuit breaker of a target. It is closed at first. It opens after a number of consecutive failures
 // that mean that the target is down, and closes when a probe shows that the target works. Each process has its own.
 //
-// A failed round of probes may have met messages that the target cannot serve, while it can serve all others. So each
-// round takes twice as many messages as the one before: a good message behind n bad ones is reached after log2(n)
-// rounds.
+// A round of probes may fail because of its messages: the target may be unable to serve these messages, and able to
+// serve all others. So each round takes twice as many messages as the round before, up to the target's Concurrency. Up
+// to that size a good message behind n bad messages is reached in about log2(n) rounds; from then on each round passes
+// Concurrency messages.
 type circuit struct {
 	log *slog.Logger
 
-	mu          sync.Mutex
-	failures    int // consecutive failures that open the circuit; -1 = it never opens
-	first, most time.Duration
+	mu                 sync.Mutex
+	maxFailures        int // consecutive failures that open the circuit; -1 = the circuit never opens
+	minPause, maxPause time.Duration
 
-	open          bool
-	failuresInRow int
-	since         time.Time
-	pause         time.Duration      // before the next probe
-	probes        int                // messages of the next round of probes
-	end           context.CancelFunc // stops the running worker from taking messages
-	probing       bool               // a round of probes runs, and no probe of it has failed
+	open     bool
+	failures int // consecutive failures while the circuit is closed
+	openedAt time.Time
+	pause    time.Duration      // before the next round of probes
+	probes   int                // messages in the next round of probes
+	end      context.CancelFunc // stops the running worker from taking messages
+	probing  bool               // a round of probes runs, and no probe of this round has failed
 }
 
 func newCircuit(t Target, log *slog.Logger) *circuit {
-	return &circuit{failures: t.Failures, first: t.Interval, most: t.MaxInterval, log: log}
+	return &circuit{maxFailures: t.Failures, minPause: t.Interval, maxPause: t.MaxInterval, log: log}
 }
 
 // configure applies the new settings of a changed target. The circuit keeps its state and its count of failures, unless
@@ -39,15 +40,15 @@ func newCircuit(t Target, log *slog.Logger) *circuit {
 func (c *circuit) configure(t Target) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.failures, c.first, c.most = t.Failures, t.Interval, t.MaxInterval
-	c.pause = min(max(c.pause, c.first), c.most)
-	if c.failures < 0 {
-		c.open, c.failuresInRow = false, 0 // the circuit breaker is switched off
+	c.maxFailures, c.minPause, c.maxPause = t.Failures, t.Interval, t.MaxInterval
+	c.pause = min(max(c.pause, c.minPause), c.maxPause)
+	if c.maxFailures < 0 { // the circuit breaker is switched off
+		c.open, c.failures = false, 0
 	}
 }
 
-// begin registers a worker that begins to take messages; end stops it. It returns how many messages to use as probes;
-// zero = the circuit is closed.
+// begin registers a worker that begins to take messages; end stops the worker. begin returns how many messages to use
+// as probes. It returns zero while the circuit is closed.
 func (c *circuit) begin(end context.CancelFunc) (probes int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -58,8 +59,8 @@ func (c *circuit) begin(end context.CancelFunc) (probes int) {
 	return c.probes
 }
 
-// wait returns how long to wait before the next message is taken: zero while the circuit is closed. The pause is
-// jittered, so that processes do not all probe a target at once.
+// wait returns how long to wait before the next message is taken. It returns zero while the circuit is closed. The
+// pause has a random part, so that processes do not all probe a target at once.
 func (c *circuit) wait() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -69,27 +70,30 @@ func (c *circuit) wait() time.Duration {
 	return c.pause - time.Duration(rand.Int64N(int64(c.pause)/5+1))
 }
 
-// record counts the outcome of a request. giveBack means that the circuit is open and the target down: the message is
-// to be released, so that no attempt is counted.
+// record counts the outcome of a request. giveBack means that the circuit is open and the target down: the caller must
+// release the message, so that no attempt is counted.
 func (c *circuit) record(probe, down bool, err error) (giveBack bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
 	case !down && c.open && probe:
-		c.open, c.probing, c.failuresInRow = false, false, 0
+		c.open, c.probing, c.failures = false, false, 0
 		c.end()
-		c.log.Info("a target answers again: its circuit is closed", slog.Duration("after", time.Since(c.since).Round(time.Millisecond)))
+		c.log.Info("a target answers again: its circuit is closed",
+			slog.Duration("after", time.Since(c.openedAt).Round(time.Millisecond)))
 	case !down:
-		c.failuresInRow = 0
+		c.failures = 0
 	case c.open && probe && c.probing:
 		c.probing = false
-		c.pause = min(2*c.pause, c.most)
+		c.pause = min(2*c.pause, c.maxPause)
 		c.probes = min(2*c.probes, MaxConcurrency)
 		c.end()
-	case c.open:
+	case c.open: // a further failure of the same round, or of a request from before
 	default:
-		if c.failuresInRow++; c.failures > 0 && c.failuresInRow >= c.failures {
-			c.open, c.failuresInRow, c.since, c.pause, c.probes = true, 0, time.Now(), c.first, 1
+		c.failures++
+		if c.maxFailures > 0 && c.failures >= c.maxFailures {
+			c.open, c.failures, c.openedAt = true, 0, time.Now()
+			c.pause, c.probes = c.minPause, 1
 			c.end()
 			c.log.Warn("a target is down: its circuit is open, and probes alone are sent", slog.Any("error", err))
 		}

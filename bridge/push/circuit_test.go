@@ -10,8 +10,9 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// Regression: any change of a target closed its circuit. So after a rotation of keys, a target that was down got all
-// waiting messages.
+// A change of a target replaces its circuit only if the change may mend the target, as a new URL or timeout may.
+// Regression: any change closed the circuit, so after a rotation of keys a target that was down got all waiting
+// messages.
 func TestAChangeKeepsTheCircuitUnlessItMayMendTheTarget(t *testing.T) {
 	t.Parallel()
 	g := newRig(t)
@@ -26,8 +27,8 @@ func TestAChangeKeepsTheCircuitUnlessItMayMendTheTarget(t *testing.T) {
 	circuitOf := func(target Target) *circuit {
 		t.Helper()
 		g.set(target)
-		if away, err := r.readTargets(ctx); err != nil || away != nil {
-			t.Fatal(away, err)
+		if unread, err := r.readTargets(ctx); err != nil || unread != nil {
+			t.Fatal(unread, err)
 		}
 		return r.running[at].circuit
 	}
@@ -41,7 +42,7 @@ func TestAChangeKeepsTheCircuitUnlessItMayMendTheTarget(t *testing.T) {
 		change()
 		redistest.Want(t, "the circuit is kept after a change of "+name, circuitOf(target) == first, true)
 	}
-	redistest.Want(t, "failures that open it", first.failures, 3)
+	redistest.Want(t, "failures that open it", first.maxFailures, 3)
 	for name, change := range map[string]func(){
 		"url": func() { target.URL += "hook" }, "timeout": func() { target.Timeout = time.Second },
 		"networks": func() { target.Networks = loopback[:1] }, "headers": func() { target.Headers = map[string]string{"A": "b"} },
@@ -59,11 +60,11 @@ func TestAnOpenCircuitTakesNewNumbers(t *testing.T) {
 	c := newCircuit(target, slog.New(slog.DiscardHandler))
 	c.begin(func() {})
 	c.record(false, true, errors.New("down"))
-	redistest.Want(t, "it waits", c.wait() > 30*time.Minute, true)
+	redistest.Want(t, "the open circuit waits for about an hour", c.wait() > 30*time.Minute, true)
 	target.Interval, target.MaxInterval = time.Second, time.Minute
 	c.configure(target)
-	redistest.Want(t, "it waits for the new time", c.wait() > 0 && c.wait() <= time.Minute, true)
+	redistest.Want(t, "the open circuit waits for the new interval", c.wait() > 0 && c.wait() <= time.Minute, true)
 	target.Failures = -1
 	c.configure(target)
-	redistest.Want(t, "it waits when it is switched off", c.wait(), 0)
+	redistest.Want(t, "wait of a circuit that is switched off", c.wait(), 0)
 }

@@ -33,6 +33,7 @@ func newRigOnMasters(t *testing.T) (g *rig, away string, master *redistest.Serve
 	return g, away, master, here
 }
 
+// newRunner starts a Runner, which stops with the test.
 func (g *rig) newRunner() *Runner {
 	g.t.Helper()
 	r, err := NewRunner(Config{Redis: g.r, Prefix: g.prefix, LookInterval: 20 * time.Millisecond, Logger: g.log.Logger()})
@@ -43,8 +44,8 @@ func (g *rig) newRunner() *Runner {
 	return r
 }
 
-// serves waits until a Runner has workers for these targets and no others.
-func (g *rig) serves(r *Runner, want ...targetID) {
+// awaitServed waits until a Runner has workers for these targets and no others.
+func (g *rig) awaitServed(r *Runner, want ...targetID) {
 	g.t.Helper()
 	redistest.Eventually(g.t, 60*time.Second, func() (bool, string) {
 		r.mu.Lock()
@@ -61,8 +62,9 @@ func (g *rig) serves(r *Runner, want ...targetID) {
 	})
 }
 
-// While a master was away, every read of the targets used to fail: no change of a target took effect, and a process
-// that started posted nothing.
+// While a master is away, targets of queues on other masters can be changed and are posted to, also by a process that
+// starts then. Regression: every read of the targets failed, so no change of a target took effect, and a process that
+// started posted nothing.
 func TestAMasterThatIsAwayKeepsNoTargetOfOthersFromChanging(t *testing.T) {
 	t.Parallel()
 	for name, leave := range map[string]func(*redistest.Server){
@@ -78,28 +80,29 @@ func TestAMasterThatIsAwayKeepsNoTargetOfOthersFromChanging(t *testing.T) {
 			one.Queue = here
 			g.set(one)
 			before := g.newRunner()
-			g.serves(before, targetID{away, "g"}, targetID{here, "g"})
+			g.awaitServed(before, targetID{away, "g"}, targetID{here, "g"})
 			leave(master)
 			started := g.newRunner()
-			g.serves(started, targetID{here, "g"})
+			g.awaitServed(started, targetID{here, "g"})
 			g.schedule(here, bridge.NewMessage{ID: "m"})
 			redistest.Eventually(t, 30*time.Second, func() (bool, string) {
 				return len(v.requests()) > 0, "nothing is posted"
 			})
 			one.Group = "added"
 			g.set(one)
-			g.serves(before, targetID{away, "g"}, targetID{here, "g"}, targetID{here, "added"})
-			g.serves(started, targetID{here, "g"}, targetID{here, "added"})
+			g.awaitServed(before, targetID{away, "g"}, targetID{here, "g"}, targetID{here, "added"})
+			g.awaitServed(started, targetID{here, "g"}, targetID{here, "added"})
 			redistest.Want(t, "removed", g.store.Remove(t.Context(), here, "g"), nil)
-			g.serves(before, targetID{away, "g"}, targetID{here, "added"})
-			g.serves(started, targetID{here, "added"})
+			g.awaitServed(before, targetID{away, "g"}, targetID{here, "added"})
+			g.awaitServed(started, targetID{here, "added"})
 			redistest.Want(t, "ready, with no target on the master that is away", started.Ready(), nil)
 		})
 	}
 }
 
-// A probe, and a changed target, need a new worker. The new worker used to wait for the defaults. While their master
-// was away, a target that was changed, or whose circuit had opened, received no requests.
+// While the master of the defaults is away, probes and changed targets are posted to. Each of them needs a new worker.
+// Regression: a new worker waited for the defaults, so a target that was changed, or whose circuit had opened, received
+// no requests.
 func TestAMasterOfTheDefaultsThatIsAwayKeepsNoTargetFromBeingPosted(t *testing.T) {
 	t.Parallel()
 	for name, leave := range map[string]func(*redistest.Server){
@@ -123,7 +126,7 @@ func TestAMasterOfTheDefaultsThatIsAwayKeepsNoTargetFromBeingPosted(t *testing.T
 					w.WriteHeader(http.StatusServiceUnavailable)
 				}
 			})
-			posted := func(what string, enough func([]request) bool) {
+			awaitPosted := func(what string, enough func([]request) bool) {
 				t.Helper()
 				redistest.Eventually(t, 30*time.Second, func() (bool, string) {
 					all := v.requests()
@@ -135,19 +138,20 @@ func TestAMasterOfTheDefaultsThatIsAwayKeepsNoTargetFromBeingPosted(t *testing.T
 			g.set(target)
 			g.newRunner()
 			g.schedule(queue, bridge.NewMessage{ID: "before"})
-			posted("before", func(all []request) bool { return len(all) > 0 }) // its worker has read the defaults
+			// After the first request, the worker of the target has read the defaults.
+			awaitPosted("before", func(all []request) bool { return len(all) > 0 })
 
 			leave(master)
 			down.Store(true)
 			g.schedule(queue, bridge.NewMessage{ID: "probe"})
-			posted("a probe while the target is down", func(all []request) bool { return len(all) >= 3 })
+			awaitPosted("a probe while the target is down", func(all []request) bool { return len(all) >= 3 })
 			down.Store(false)
 			before := len(v.requests())
-			posted("a probe of a target that is well again", func(all []request) bool { return len(all) > before })
+			awaitPosted("a probe of a target that is well again", func(all []request) bool { return len(all) > before })
 			target.Headers = map[string]string{"Version": "2"}
 			g.set(target)
 			g.schedule(queue, bridge.NewMessage{ID: "after"})
-			posted("a changed target", func(all []request) bool {
+			awaitPosted("a changed target", func(all []request) bool {
 				return slices.ContainsFunc(all, func(r request) bool { return r.Get("Version") == "2" })
 			})
 		})

@@ -16,8 +16,9 @@ import (
 // ErrBlocked: the target's address is neither in the public internet nor in a network that the target allows.
 var ErrBlocked = errors.New("the address is in no network that this target may reach")
 
-// special are networks outside the public internet, or that tunnel out of it, beyond those that package netip knows.
-var special = prefixes(
+// notPublic are the networks outside the public internet, and the networks that tunnel to such networks, that package
+// netip does not know.
+var notPublic = prefixes(
 	"0.0.0.0/8", "100.64.0.0/10", "192.0.0.0/24", "192.0.2.0/24", "168.63.129.16/32", "192.88.99.0/24",
 	"198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "240.0.0.0/4", "::/96", "::ffff:0:0:0/96", "64:ff9b::/96",
 	"64:ff9b:1::/48", "100::/64", "100:0:0:1::/64", "2001::/32", "2001:2::/48", "2001:10::/28", "2001:db8::/32",
@@ -30,20 +31,20 @@ func prefixes(texts ...string) (all []netip.Prefix) {
 	return all
 }
 
-// public reports whether an address belongs to the public internet.
-func public(addr netip.Addr) bool {
-	in := func(p netip.Prefix) bool { return p.Contains(addr) }
-	return addr.IsGlobalUnicast() && !addr.IsPrivate() && !slices.ContainsFunc(special, in)
+// isPublic reports whether an address belongs to the public internet.
+func isPublic(addr netip.Addr) bool {
+	contains := func(p netip.Prefix) bool { return p.Contains(addr) }
+	return addr.IsGlobalUnicast() && !addr.IsPrivate() && !slices.ContainsFunc(notPublic, contains)
 }
 
 // mayDial reports whether a target may connect to an address.
 func (t Target) mayDial(addr netip.Addr) bool {
 	addr = addr.Unmap().WithZone("")
-	in := func(p netip.Prefix) bool { return unmap(p).Contains(addr) }
-	return public(addr) || slices.ContainsFunc(t.Networks, in)
+	contains := func(p netip.Prefix) bool { return unmap(p).Contains(addr) }
+	return isPublic(addr) || slices.ContainsFunc(t.Networks, contains)
 }
 
-// unmap returns the IPv4 network of an IPv4-mapped one (::ffff:…), and any other network unchanged.
+// unmap returns the IPv4 network of an IPv4-mapped network (::ffff:…), and any other network unchanged.
 func unmap(p netip.Prefix) netip.Prefix {
 	if p.Addr().Is4In6() && p.Bits() >= mappedBits {
 		return netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-mappedBits)
@@ -51,22 +52,23 @@ func unmap(p netip.Prefix) netip.Prefix {
 	return p
 }
 
-const mappedBits = 96 // of ::ffff:0:0/96, before the IPv4 address
+const mappedBits = 96 // length of the prefix ::ffff:0:0, before the IPv4 address
 
 const (
 	dialTimeout        = 5 * time.Second
 	idleTimeout        = 90 * time.Second
 	answerHeaderBytes  = 64 << 10
 	keepAlive          = 30 * time.Second
-	mostIdlePerProcess = 100
+	maxIdleConnections = 100 // to one target
 
-	// An HTTP/2 connection that is silent for so long is pinged, and closed if no answer comes within pingTimeout.
-	silence, pingTimeout = 15 * time.Second, 5 * time.Second
+	// An HTTP/2 connection is pinged after pingAfter without a frame. It is closed if no answer comes within
+	// pingTimeout.
+	pingAfter, pingTimeout = 15 * time.Second, 5 * time.Second
 )
 
-// newTransport returns the transport for a target's requests. It checks each address when it dials, after the lookup
-// of the name, so a name that changes its address after a check cannot get through. It uses no proxy, because the
-// check would then see only the address of the proxy.
+// newTransport returns the transport for a target's requests. It checks each address when it dials, after the lookup of
+// the name, so the check holds although a name may change its address. It uses no proxy, because the check would see
+// only the address of the proxy.
 func newTransport(t Target, config *tls.Config, resolver *net.Resolver) *http.Transport {
 	dialer := &net.Dialer{
 		Timeout: min(dialTimeout, t.Timeout), KeepAlive: keepAlive, Resolver: resolver,
@@ -84,8 +86,8 @@ func newTransport(t Target, config *tls.Config, resolver *net.Resolver) *http.Tr
 	return &http.Transport{
 		Proxy: nil, DialContext: dialer.DialContext, TLSClientConfig: config, ForceAttemptHTTP2: true,
 		TLSHandshakeTimeout: t.Timeout, IdleConnTimeout: idleTimeout,
-		MaxIdleConnsPerHost: min(t.Concurrency, mostIdlePerProcess), MaxResponseHeaderBytes: answerHeaderBytes,
+		MaxIdleConnsPerHost: min(t.Concurrency, maxIdleConnections), MaxResponseHeaderBytes: answerHeaderBytes,
 		DisableCompression: true,
-		HTTP2:              &http.HTTP2Config{SendPingTimeout: silence, PingTimeout: pingTimeout},
+		HTTP2:              &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
 	}
 }

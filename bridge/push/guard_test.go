@@ -16,6 +16,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
+// A target on a private, local or otherwise special address is not dialled, unless the target's Networks allow the
+// address. That also holds for such an address in the form of an IPv6 address. true = the address may be dialled.
 func TestPrivateAddressesAreRefused(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]bool{
@@ -31,7 +33,8 @@ func TestPrivateAddressesAreRefused(t *testing.T) {
 			t.Errorf("%s may be dialled: %t", text, got)
 		}
 	}
-	for _, network := range []string{"10.1.0.0/16", "::ffff:10.1.0.0/112"} { // the second once matched nothing
+	// The same network in two forms. Regression: the second form matched nothing.
+	for _, network := range []string{"10.1.0.0/16", "::ffff:10.1.0.0/112"} {
 		allowed := Target{Networks: []netip.Prefix{netip.MustParsePrefix(network)}}
 		for text, want := range map[string]bool{"10.1.2.3": true, "::ffff:10.1.2.3": true, "10.2.0.1": false, "127.0.0.1": false,
 			"::ffff:10.2.0.1": false, "64:ff9b::a01:203": false, "2002:a01:203::1": false} {
@@ -104,16 +107,17 @@ func fakeDNS(t *testing.T, address *atomic.Pointer[net.IP]) *net.Resolver {
 			for end < n && buffer[end] != 0 {
 				end += int(buffer[end]) + 1
 			}
-			end += 5
+			end += 5 // the empty label, and the type and class of the question
 			if end > n {
 				continue
 			}
 			reply := append([]byte{}, buffer[:end]...)
-			reply[2], reply[3] = 0x81, 0x80
-			clear(reply[6:12])
-			if binary.BigEndian.Uint16(buffer[end-4:]) == 1 { // A
-				reply[7] = 1
-				reply = append(reply, 0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 0, 0, 4)
+			reply[2], reply[3] = 0x81, 0x80 // flags of a reply without an error
+			clear(reply[6:12])              // counts of records: none yet
+			const typeA = 1
+			if binary.BigEndian.Uint16(buffer[end-4:]) == typeA {
+				reply[7] = 1 // one answer: the name of the question, type A, class IN, TTL 0, four bytes
+				reply = append(reply, 0xc0, 12, 0, typeA, 0, 1, 0, 0, 0, 0, 0, 4)
 				reply = append(reply, *address.Load()...)
 			}
 			_, _ = conn.WriteTo(reply, from)
@@ -142,7 +146,7 @@ func TestCertificatesAreVerified(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewTLSServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
-		t.Error("it was sent a request")
+		t.Error("a server without a valid certificate got a request")
 	}))
 	server.Config.ErrorLog = quietLog
 	t.Cleanup(server.Close)

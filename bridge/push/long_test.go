@@ -20,27 +20,28 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// moody is a target that fails one request in five, is slow in some, answers others with Retry-After, and dies and
+// moody is a target that fails 20 % of the requests, answers 5 % with Retry-After, and is slow in 5 %. Once it dies and
 // comes back.
 type moody struct {
 	t        *testing.T
 	verifier *standard.Webhook
 	address  string
-	deadAt   int // it dies when so many messages have arrived
+	deadAt   int // the target dies when so many messages have arrived
 	deadFor  time.Duration
 
 	mu       sync.Mutex
-	arrived  map[string]int
-	answers  map[int]int
+	arrived  map[string]int  // HeaderID of a message → how often it was answered with 200
+	answers  map[int]int     // status → number of answers
 	late     []time.Duration // lateness of first attempts and retries
-	early    int
-	most     int // largest number of attempts
+	early    int             // requests before their due time
+	most     int             // largest number of an attempt
 	died     bool
 	server   *http.Server
-	revived  chan struct{}
-	unsigned atomic.Int64
+	revived  chan struct{} // closed when the target listens again
+	unsigned atomic.Int64  // requests whose signature is not valid
 }
 
+// listen starts to serve at the same address as before.
 func (m *moody) listen() {
 	l, err := net.Listen("tcp", m.address)
 	if err != nil {
@@ -63,6 +64,7 @@ func (m *moody) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if m.verifier.Verify(body, r.Header) != nil {
 		m.unsigned.Add(1)
 	}
+	// The mood depends on message and attempt, so the same requests fail in every run.
 	h := sha256.Sum256([]byte(r.Header.Get(HeaderID) + " " + r.Header.Get(HeaderAttempt)))
 	status := http.StatusOK
 	switch mood := binary.BigEndian.Uint32(h[:]) % 100; {
@@ -107,9 +109,9 @@ func (m *moody) die() {
 	close(m.revived)
 }
 
-// For a target that misbehaves in every way, each message arrives, none before it is due, and none is dead-lettered.
-// The circuits of both runners open and close. With DUESTREAM_TEST_FULL: 100,000 messages, and the target is dead for
-// 15 s.
+// At a target that misbehaves in every way, each message arrives, none before it is due, and none becomes a dead
+// letter. The circuits of both Runners open and close. With DUESTREAM_TEST_FULL there are 100,000 messages, and the
+// target is dead for 15 s.
 func TestEachMessageArrivesAtAMoodyTarget(t *testing.T) {
 	t.Parallel()
 	messages, deadFor := 1500, 300*time.Millisecond
@@ -128,7 +130,7 @@ func TestEachMessageArrivesAtAMoodyTarget(t *testing.T) {
 	target := to("http://" + m.address + "/hook")
 	target.Concurrency, target.Interval, target.MaxInterval = 32, 50*time.Millisecond, time.Second
 	g.set(target)
-	g.attempts("q", 40)
+	g.setMaxAttempts("q", 40)
 	g.run()
 	g.run()
 	began := time.Now()
@@ -164,7 +166,8 @@ func TestEachMessageArrivesAtAMoodyTarget(t *testing.T) {
 		m.late[len(m.late)*99/100].Round(time.Millisecond), g.log.Count("its circuit is open"), g.log.Count("its circuit is closed"))
 }
 
-// Targets beyond the first thousand do not wait for the reads of others. With DUESTREAM_TEST_FULL: 1,200 targets.
+// Targets do not wait for each other's blocking reads, also beyond the first thousand. With DUESTREAM_TEST_FULL there
+// are 1,200 targets, and else 30.
 func TestManyTargetsDoNotWaitForEachOther(t *testing.T) {
 	t.Parallel()
 	n, queues := 30, 3
@@ -186,7 +189,7 @@ func TestManyTargetsDoNotWaitForEachOther(t *testing.T) {
 	g.run()
 	for round := range 2 { // in the second round all targets wait in blocking reads
 		began := time.Now()
-		for i := range queues {
+		for i := range queues { // each group of a queue gets the message, so each target gets one request a round
 			g.schedule(fmt.Sprint("q", i), bridge.NewMessage{ID: fmt.Sprint("m", round)})
 		}
 		redistest.Eventually(t, time.Minute, func() (bool, string) {

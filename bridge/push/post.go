@@ -24,20 +24,21 @@ import (
 const MaxRetryAfter = 24 * time.Hour
 
 const (
-	keptBytes  = 512      // of an answer's body, in errors
-	readBytes  = 64 << 10 // of an answer's body at most, so that the connection can be used again
-	bodyTime   = 2 * time.Second
-	userAgent  = "duestream"
-	dueLayout  = "2006-01-02T15:04:05.000Z07:00"
-	shownBytes = 120 // of a redirect's host, in errors
+	maxShownBody = 512             // bytes of an answer's body in an error
+	maxReadBody  = 64 << 10        // bytes of an answer's body that are read, so that the connection can be used again
+	bodyTime     = 2 * time.Second // to read an answer's body
+	maxShownHost = 120             // bytes of a redirect's host in an error
+
+	userAgent = "duestream"
+	dueLayout = "2006-01-02T15:04:05.000Z07:00"
 )
 
 // errTimeout: the request took longer than its target's timeout.
 var errTimeout = errors.New("no answer in time")
 
-// downStatus are the status codes that mean that the target is down, whatever the message. Any other code, 500
-// included, means that the target works and failed at this message, so it counts as an attempt. 429 limits the rate:
-// the message waits as its Retry-After says.
+// downStatus are the status codes that mean that the target is down, whatever the message. Any other status code
+// above 299, 500 included, means that the target works and failed at this message, so the request counts as an attempt.
+// 429 limits the rate: the message waits as long as Retry-After says.
 var downStatus = []int{http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout}
 
 // poster sends the requests of one target.
@@ -66,13 +67,13 @@ func (p *poster) close() { p.transport.CloseIdleConnections() }
 // response is a target's answer to a request.
 type response struct {
 	status   int
-	location string        // of a redirect
-	after    time.Duration // Retry-After; 0 = none
-	body     string        // the beginning of it
+	location string        // the header Location, of a redirect
+	after    time.Duration // the header Retry-After; 0 = no such header
+	body     string        // the beginning of the body
 }
 
 // deliver posts one message. down means that the target seems to be down, and has not refused this message. The error
-// is the one for a handler to return.
+// is the error that the handler returns.
 func (p *poster) deliver(ctx context.Context, m *bridge.Message) (down bool, err error) {
 	a, err := p.post(ctx, m)
 	if err != nil {
@@ -98,7 +99,7 @@ func (a response) String() string {
 	if a.status >= 300 && a.status < 400 { // the body may repeat a URL that is secret
 		text += ", and redirects are not followed"
 		if u, err := url.Parse(a.location); err == nil && u.Host != "" {
-			text += fmt.Sprintf(" (to %s)", clip(u.Scheme+"://"+u.Host, shownBytes))
+			text += fmt.Sprintf(" (to %s)", clip(u.Scheme+"://"+u.Host, maxShownHost))
 		}
 		return text
 	}
@@ -109,7 +110,7 @@ func (a response) String() string {
 }
 
 // post sends one request and reads the beginning of the answer. The target's timeout bounds the time until the status
-// is there. Then the body gets two seconds more at most; it does not affect the outcome.
+// has arrived. Then reading the body may take bodyTime more. The body does not affect the outcome.
 func (p *poster) post(ctx context.Context, m *bridge.Message) (response, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -132,10 +133,10 @@ func (p *poster) post(ctx context.Context, m *bridge.Message) (response, error) 
 	if a.status == http.StatusSwitchingProtocols { // no body follows, and cancelling ctx would not end the read
 		return a, nil
 	}
-	var kept bytes.Buffer
-	_, _ = io.Copy(&kept, io.LimitReader(reply.Body, keptBytes+utf8.UTFMax))
-	_, _ = io.Copy(io.Discard, io.LimitReader(reply.Body, readBytes))
-	a.body = clip(kept.String(), keptBytes)
+	var shown bytes.Buffer
+	_, _ = io.Copy(&shown, io.LimitReader(reply.Body, maxShownBody+utf8.UTFMax))
+	_, _ = io.Copy(io.Discard, io.LimitReader(reply.Body, maxReadBody))
+	a.body = clip(shown.String(), maxShownBody)
 	return a, nil
 }
 
@@ -155,7 +156,7 @@ func (p *poster) request(ctx context.Context, m *bridge.Message) (*http.Request,
 	r.Header.Set(HeaderTimestamp, seconds(now))
 	r.Header.Set(HeaderSignature, sign(p.secrets, id, now, body))
 	r.Header.Set(HeaderQueue, m.Queue)
-	r.Header.Set(HeaderGroup, plain(m.Group))
+	r.Header.Set(HeaderGroup, percentEncode(m.Group))
 	r.Header.Set(HeaderAttempt, strconv.Itoa(m.Attempt))
 	if !m.Due.IsZero() {
 		r.Header.Set(HeaderDue, m.Due.UTC().Format(dueLayout))
@@ -166,11 +167,13 @@ func (p *poster) request(ctx context.Context, m *bridge.Message) (*http.Request,
 	return r, nil
 }
 
-// retryAfter returns the delay that a 429 or 503 answer asks for; 0 when it asks for none, or in an unreadable form. A
-// date is compared with the answer's Date header if there is one, because the target's clock may differ from ours.
+// retryAfter returns the delay that a 429 or 503 answer asks for. It returns 0 if the answer asks for no delay, or if
+// Retry-After is unreadable. A date is compared with the answer's Date header, if the answer has one, because the
+// target's clock may differ from ours.
 func retryAfter(reply *http.Response) time.Duration {
 	text := strings.TrimSpace(reply.Header.Get("Retry-After"))
-	if reply.StatusCode != http.StatusTooManyRequests && reply.StatusCode != http.StatusServiceUnavailable || text == "" {
+	mayAsk := reply.StatusCode == http.StatusTooManyRequests || reply.StatusCode == http.StatusServiceUnavailable
+	if !mayAsk || text == "" {
 		return 0
 	}
 	if strings.Trim(text, "0123456789") == "" {
@@ -191,16 +194,16 @@ func retryAfter(reply *http.Response) time.Duration {
 	return min(max(0, at.Sub(now)), MaxRetryAfter)
 }
 
-// clip returns the first most bytes of a text, as UTF-8 without control characters.
-func clip(text string, most int) string {
+// clip returns at most limit bytes from the beginning of a text, as UTF-8 without control characters.
+func clip(text string, limit int) string {
 	text = strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {
 			return ' '
 		}
 		return r
 	}, strings.ToValidUTF8(text, "?"))
-	if len(text) > most {
-		text = text[:most]
+	if len(text) > limit {
+		text = text[:limit]
 		for !utf8.ValidString(text) {
 			text = text[:len(text)-1]
 		}

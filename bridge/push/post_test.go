@@ -21,6 +21,8 @@ import (
 
 var quietLog = log.New(io.Discard, "", 0)
 
+// Retry-After counts for the statuses 429 and 503, as seconds or as a date. A date is compared with the target's own
+// Date. A value that makes no sense is ignored, and a large one is cut to MaxRetryAfter.
 func TestRetryAfterIsReadAndBounded(t *testing.T) {
 	t.Parallel()
 	now := time.Now().UTC().Truncate(time.Second)
@@ -65,12 +67,13 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 	redistest.Want(t, "requests elsewhere", len(elsewhere.requests()), 0)
 }
 
-// These targets answer too late, or never finish their answer.
+// A request to a target that answers too late, or that never finishes its answer, ends soon after the target's timeout
+// of 200 ms. The error stays short.
 func TestNoTargetHoldsASlotForLongerThanItsTimeout(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		serve func(w http.ResponseWriter, until <-chan struct{})
-		says  string // "" = acknowledged
+		serve func(w http.ResponseWriter, until <-chan struct{}) // until is closed at the end of the test
+		says  string                                             // part of the error; "" = the delivery succeeds
 	}{
 		"silent": {func(_ http.ResponseWriter, until <-chan struct{}) { <-until }, "no answer in time: 200ms"},
 		"a body that does not come": {func(w http.ResponseWriter, until <-chan struct{}) {
@@ -129,7 +132,7 @@ func TestNoTargetHoldsASlotForLongerThanItsTimeout(t *testing.T) {
 			case c.says == "" && err != nil, c.says != "" && (err == nil || !strings.Contains(err.Error(), c.says)):
 				t.Errorf("down: %t, %v", down, err)
 			case ctx.Err() != nil:
-				t.Error("it held the slot for 30 s")
+				t.Error("the request took 30 s")
 			case err != nil && (len(err.Error()) > 700 || !utf8.ValidString(err.Error())):
 				t.Errorf("an error of %d bytes: %q", len(err.Error()), err)
 			}
@@ -166,7 +169,8 @@ func TestSecretsAreNotTold(t *testing.T) {
 	}
 }
 
-// A cancelled request is no sign of the target's health, and its message is not lost.
+// A request ends when the context of its delivery is cancelled. The error has the cause, so that the message is not
+// taken for delivered.
 func TestAPostEndsWithItsDelivery(t *testing.T) {
 	t.Parallel()
 	arrived, until := make(chan struct{}), make(chan struct{})
@@ -180,6 +184,8 @@ func TestAPostEndsWithItsDelivery(t *testing.T) {
 	}
 }
 
+// The poster uses the TLS configuration of its Runner: here a client certificate and the roots. It speaks HTTP/2 if the
+// target does.
 func TestClientCertificatesAreShownAndHTTP2IsSpoken(t *testing.T) {
 	t.Parallel()
 	said := make(chan string, 1)

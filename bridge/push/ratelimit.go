@@ -17,16 +17,16 @@ import (
 )
 
 const (
-	// readAhead is how long before the rate allows a request its message may be read.
+	// readAhead is how long a message may be read before the rate allows its request.
 	readAhead = 100 * time.Millisecond
 	// maxWait is the longest time that a message waits for the rate after it was read. It is also the longest time
 	// between two reads of the bucket in Redis, because the bucket may have been lost.
 	maxWait = 5 * time.Second
-	// askAgain is how long a message that was read waits for the rate after a call to Redis failed.
+	// askAgain is the pause after a call to Redis failed, while a message that was read waits for the rate.
 	askAgain = time.Second
 )
 
-var errOthers = errors.New("others had used up the rate")
+var errRateUsed = errors.New("other processes had used up the rate")
 
 // rateLimit enforces a target's rate for all processes that post to it, with a token bucket in Redis that runs by the
 // server's clock. A message is read only when its request may be sent at once: a message that waits after it was read
@@ -37,7 +37,7 @@ type rateLimit struct {
 	key      string
 	interval time.Duration
 	burst    int
-	lock     chan struct{} // mutex of this process: full while a message waits for the rate
+	lock     chan struct{} // mutex: holds a value while a message of this process waits for the rate
 }
 
 // newRateLimit returns nil for a target without a rate.
@@ -45,21 +45,22 @@ func newRateLimit(t Target, cfg Config) *rateLimit {
 	if t.Rate == "" {
 		return nil
 	}
-	of := sha256.Sum256([]byte("push\x00" + t.Queue + "\x00" + t.Group))
+	id := sha256.Sum256([]byte("push\x00" + t.Queue + "\x00" + t.Group))
 	globals := lua.NewGlobals(cmp.Or(cfg.Prefix, lua.DefaultPrefix))
 	return &rateLimit{
-		client: cfg.Redis.Client, key: globals.Bucket(hex.EncodeToString(of[:])),
+		client: cfg.Redis.Client, key: globals.Bucket(hex.EncodeToString(id[:])),
 		interval: t.Rate.Interval(), burst: cmp.Or(t.Burst, t.Rate.DefaultBurst()), lock: make(chan struct{}, 1),
 	}
 }
 
-// bind makes a worker keep the rate until turn ends. delivered returns how many messages the worker has got so far.
+// bind makes a worker keep the rate until turn ends. delivered returns how many messages the worker has received so
+// far.
 func (l *rateLimit) bind(cfg *bridge.WorkerConfig, turn context.Context, delivered func() uint64) {
-	var asked atomic.Uint64
+	var finished atomic.Uint64 // messages whose wait for the rate has ended
 	post := cfg.Handler
 	cfg.Handler = func(ctx context.Context, m *bridge.Message) error {
 		err := l.take(ctx, turn)
-		asked.Add(1)
+		finished.Add(1)
 		if err != nil {
 			return bridge.Release(err)
 		}
@@ -67,48 +68,52 @@ func (l *rateLimit) bind(cfg *bridge.WorkerConfig, turn context.Context, deliver
 	}
 	cfg.Admit = func(ctx context.Context, limit int) (int, error) {
 		return l.admit(ctx, limit, func() int {
-			before := asked.Load()
-			return int(delivered() - before)
+			finishedBefore := finished.Load() // read it first, so that the difference is never negative
+			return int(delivered() - finishedBefore)
 		})
 	}
 }
 
-// admit waits until the rate allows further requests within readAhead, after those of the messages that already wait.
-// It returns how many, at most limit; zero when ctx ends.
+// admit returns how many further messages may be read, at most limit: as many as the rate allows requests within
+// readAhead, after the requests of the messages that wait already. admit blocks until it can return at least one. If
+// ctx ends first, it returns zero.
 func (l *rateLimit) admit(ctx context.Context, limit int, waiting func() int) (n int, err error) {
 	for ctx.Err() == nil {
-		others := waiting() // before the call: a message that takes its token meanwhile must count twice, not never
+		// Count the waiting messages before the call. A message that takes its token meanwhile then counts twice, which
+		// only delays the next message. After the call it would not count at all.
+		others := waiting()
 		call, cancel := context.WithTimeout(ctx, maxWait)
 		next, err := lua.UntilNext(call, l.client, l.key, l.interval, l.burst)
 		cancel()
 		if err != nil {
-			return 0, fmt.Errorf("ask what the rate of the target allows: %w", err)
+			return 0, fmt.Errorf("read the rate limit of the target: %w", err)
 		}
-		next += time.Duration(others)*l.interval - readAhead
-		if next <= 0 {
-			return min(limit, 1+int(-next/l.interval)), nil
+		wait := next + time.Duration(others)*l.interval - readAhead
+		if wait <= 0 {
+			return min(limit, 1+int(-wait/l.interval)), nil
 		}
-		if others > 0 {
-			next = min(next, readAhead)
+		if others > 0 { // look again soon, because the number of waiting messages changes
+			wait = min(wait, readAhead)
 		}
 		select {
-		case <-time.After(min(next, maxWait)):
+		case <-time.After(min(wait, maxWait)):
 		case <-ctx.Done():
 		}
 	}
 	return 0, nil
 }
 
-// take waits for a token for one message. After an error the message is to be released.
+// take waits for a token for one message. After an error the caller must release the message.
 func (l *rateLimit) take(ctx, turn context.Context) error {
 	timeout := time.NewTimer(maxWait)
 	defer timeout.Stop()
-	await := func(until <-chan time.Time, mine chan<- struct{}) error {
+	// await waits for a timer or for a lock. The other argument is nil.
+	await := func(timer <-chan time.Time, lock chan<- struct{}) error {
 		select {
-		case <-until:
-		case mine <- struct{}{}:
+		case <-timer:
+		case lock <- struct{}{}:
 		case <-timeout.C:
-			return errOthers
+			return errRateUsed
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-turn.Done():
@@ -130,7 +135,7 @@ func (l *rateLimit) take(ctx, turn context.Context) error {
 		case wait <= 0:
 			return nil
 		case wait > maxWait:
-			return errOthers
+			return errRateUsed
 		}
 		if err := await(time.After(wait), nil); err != nil {
 			return err

@@ -12,6 +12,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
+// messages returns n messages m0, m1, … without payload, due at once.
 func messages(n int) (all []bridge.NewMessage) {
 	for i := range n {
 		all = append(all, bridge.NewMessage{ID: fmt.Sprint("m", i)})
@@ -19,8 +20,8 @@ func messages(n int) (all []bridge.NewMessage) {
 	return all
 }
 
-// firstAttempts fails the test unless the target got the first attempts of n messages, each once, and nothing else.
-func (v *receiver) firstAttempts(t *testing.T, n int) {
+// wantFirstAttempts fails the test unless the target got the first attempts of n messages, each once, and nothing else.
+func (v *receiver) wantFirstAttempts(t *testing.T, n int) {
 	t.Helper()
 	seen := map[string]int{}
 	for _, r := range v.requests() {
@@ -31,8 +32,8 @@ func (v *receiver) firstAttempts(t *testing.T, n int) {
 	redistest.Want(t, "requests", len(v.requests()), n)
 }
 
-// All processes together post no more than the rate allows. One that stops releases its waiting messages, and no
-// attempt is counted.
+// All processes together post no more than the target's rate allows. A process that stops releases the messages that
+// wait for the rate, and no attempt is counted.
 func TestProcessesShareTheRateOfATarget(t *testing.T) {
 	t.Parallel()
 	g, v := newRig(t), newReceiver(t, nil)
@@ -41,20 +42,20 @@ func TestProcessesShareTheRateOfATarget(t *testing.T) {
 	g.set(target)
 	stop := g.run()
 	g.run()
-	const n = 65
+	const n = 65 // 5 of the burst at once, and then 60 at 40/s
 	begin := time.Now()
 	g.schedule("q", messages(n)...)
 	redistest.Eventually(t, 20*time.Second, func() (bool, string) { return len(v.requests()) > 15, "few requests" })
 	stop()
-	g.done("q")
+	g.awaitDone("q")
 	if took, least := time.Since(begin), (n-5)*time.Second/40; took < least {
 		t.Errorf("%d messages took %s, which is less than %s", n, took, least)
 	}
-	v.firstAttempts(t, n)
+	v.wantFirstAttempts(t, n)
 	bucket := newRateLimit(target, Config{Redis: g.r, Prefix: g.prefix}).key
 	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
 		there, err := g.r.Client.Do(t.Context(), g.r.Client.B().Exists().Key(bucket).Build()).AsInt64()
-		return there == 0 && err == nil, "what was taken of the rate is kept"
+		return there == 0 && err == nil, "the bucket of the rate does not expire"
 	})
 }
 
@@ -74,15 +75,16 @@ func TestAChangedRateHoldsAtOnce(t *testing.T) {
 	target.Rate = "1/s"
 	g.set(target)
 	redistest.Eventually(t, 20*time.Second, func() (bool, string) {
-		return len(v.requests()) >= 2, "what was asked for at the former rate counts at the former rate"
+		return len(v.requests()) >= 2, "a message still waits for the former rate"
 	})
 	target.Rate = ""
 	g.set(target)
-	g.done("q")
-	v.firstAttempts(t, 12)
+	g.awaitDone("q")
+	v.wantFirstAttempts(t, 12)
 }
 
-// No worker holds a message that waits for the rate. So no attempt is used up when processes are killed, however often.
+// A message that waits for the rate stays in the queue, so processes that are killed, however often, use up none of its
+// attempts.
 func TestNothingIsTakenBeforeTheRateAllowsIt(t *testing.T) {
 	t.Parallel()
 	g, v := newRig(t), newReceiver(t, nil)
@@ -101,10 +103,11 @@ func TestNothingIsTakenBeforeTheRateAllowsIt(t *testing.T) {
 	if most > 2 { // each of two processes may hold the next message
 		t.Errorf("%d messages were held", most)
 	}
-	v.firstAttempts(t, 5)
+	v.wantFirstAttempts(t, 5)
 }
 
-// A server at maxmemory refuses only scheduling. Regression: nothing was posted to a target with a rate then.
+// A server at maxmemory refuses only scheduling. Regression: nothing was posted to a target with a rate while the
+// server was full.
 func TestAFullServerStopsNoTargetWithARate(t *testing.T) {
 	t.Parallel()
 	g, v := newRigOn(t, redistest.Own(t)), newReceiver(t, nil)
@@ -114,8 +117,8 @@ func TestAFullServerStopsNoTargetWithARate(t *testing.T) {
 	g.schedule("q", messages(40)...)
 	queuetest.Do(t, g.r.Client, "CONFIG", "SET", "maxmemory", "1")
 	g.run()
-	g.done("q")
-	v.firstAttempts(t, 40)
+	g.awaitDone("q")
+	v.wantFirstAttempts(t, 40)
 	_, err := g.client.Schedule(t.Context(), "q", nil)
 	redistest.Want(t, "scheduling is refused as full", errors.Is(err, bridge.ErrFull), true)
 }
@@ -135,11 +138,12 @@ func TestNothingIsPostedWhileTheRateIsNotKnown(t *testing.T) {
 	redistest.Eventually(t, 20*time.Second, func() (bool, string) { return g.log.Count(says) > 0, "the log does not say so" })
 	redistest.Want(t, "requests", len(v.requests()), 0)
 	queuetest.Do(t, g.r.Client, "DEL", bucket)
-	g.done("q")
-	v.firstAttempts(t, 3)
+	g.awaitDone("q")
+	v.wantFirstAttempts(t, 3)
 	redistest.Want(t, "lines", g.log.Count(says), 1)
 }
 
+// A target with an invalid rate or burst is refused. A valid rate comes back from Redis in its normal form.
 func TestRatesThatAreNoneAreRefused(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -20,11 +20,12 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
+// testKey is a valid signing key.
 const testKey = "whsec_ZHVlc3RyZWFtLXRlc3Qtc2VjcmV0LTMyLWJ5dGVzISE="
 
 var loopback = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}
 
-// request is a request that a target got.
+// request is a request that a receiver got.
 type request struct {
 	http.Header
 	body []byte
@@ -37,6 +38,7 @@ type receiver struct {
 	seen []request
 }
 
+// newReceiver starts a receiver. answer writes the answer to the n-th request, from 1; nil = 200 without a body.
 func newReceiver(t *testing.T, answer func(n int, r request, w http.ResponseWriter)) *receiver {
 	t.Helper()
 	v := &receiver{}
@@ -55,13 +57,14 @@ func newReceiver(t *testing.T, answer func(n int, r request, w http.ResponseWrit
 	return v
 }
 
+// requests returns all requests so far.
 func (v *receiver) requests() []request {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return append([]request{}, v.seen...)
 }
 
-// to returns a target with a URL on this machine.
+// to returns a target for group g of queue q, with a URL on this machine and the key testKey.
 func to(url string) Target {
 	return Target{Queue: "q", Group: "g", URL: url, AllowHTTP: true, Keys: []string{testKey}, Networks: loopback}.WithDefaults()
 }
@@ -71,14 +74,15 @@ func message(id, payload string) *bridge.Message {
 	return &bridge.Message{ID: id, Payload: []byte(payload), Attempt: 1, Queue: "q", Group: "g"}
 }
 
-// rig is a prefix with a bridge, on the shared server or on one of the test's own.
+// rig is a test's own key prefix with a running bridge. Its Redis is the shared server, or a server that the test has
+// started.
 type rig struct {
 	t      *testing.T
 	r      *bridge.Redis
 	prefix string
 	store  *Store
 	client *bridge.Client
-	log    *queuetest.LogBook
+	log    *queuetest.LogBook // of all Runners
 }
 
 func newRig(t *testing.T) *rig {
@@ -108,7 +112,7 @@ func newRigOn(t *testing.T, server *redistest.Server) *rig {
 	return g
 }
 
-// start runs something until the test ends, or stop is called.
+// start calls run with a context that ends with the test, or when stop is called. stop waits for run.
 func (g *rig) start(run func(context.Context) error) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -123,7 +127,7 @@ func (g *rig) start(run func(context.Context) error) (stop func()) {
 	return stop
 }
 
-// run runs a Runner.
+// run starts a Runner, which stops with the test or when stop is called.
 func (g *rig) run() (stop func()) {
 	g.t.Helper()
 	r, err := NewRunner(Config{Redis: g.r, Prefix: g.prefix, LookInterval: 20 * time.Millisecond, Logger: g.log.Logger()})
@@ -133,6 +137,7 @@ func (g *rig) run() (stop func()) {
 	return g.start(r.Run)
 }
 
+// set stores a target, and returns what that changed.
 func (g *rig) set(t Target) Change {
 	g.t.Helper()
 	c, err := g.store.Set(g.t.Context(), t)
@@ -142,6 +147,7 @@ func (g *rig) set(t Target) Change {
 	return c
 }
 
+// schedule schedules messages. It fails the test if one is refused.
 func (g *rig) schedule(queue string, messages ...bridge.NewMessage) {
 	g.t.Helper()
 	results, err := g.client.ScheduleBatch(g.t.Context(), queue, messages)
@@ -155,7 +161,8 @@ func (g *rig) schedule(queue string, messages ...bridge.NewMessage) {
 	}
 }
 
-// schedulePoison schedules messages; the oldest of them are poison for a target.
+// schedulePoison schedules all messages in one batch. The first poison of them have the payload "poison", the others
+// "well".
 func (g *rig) schedulePoison(queue string, poison, all int) {
 	g.t.Helper()
 	batch := make([]bridge.NewMessage, all)
@@ -170,17 +177,17 @@ func (g *rig) schedulePoison(queue string, poison, all int) {
 }
 
 // dead returns the dead letters of a queue by message ID.
-func (g *rig) dead(queue string) map[string]lua.Entry {
+func (g *rig) dead(queue string) map[string]lua.Letter {
 	g.t.Helper()
 	key := lua.NewKeys(g.prefix, queue).Dead
 	found, err := g.r.Client.Do(g.t.Context(), g.r.Client.B().Xrange().Key(key).Start("-").End("+").Build()).AsXRangeSlices()
 	if err != nil {
 		g.t.Fatal(err)
 	}
-	all := map[string]lua.Entry{}
+	all := map[string]lua.Letter{}
 	for _, one := range found {
-		e := lua.ParseEntry(one.ID, one.FieldValues)
-		all[e.ID] = e
+		l := lua.ParseLetter(one.ID, one.FieldValues)
+		all[l.ID] = l
 	}
 	return all
 }
@@ -204,8 +211,8 @@ func (g *rig) pending(queue string) int {
 	return len(held)
 }
 
-// done waits until a queue holds nothing but dead letters.
-func (g *rig) done(queue string) {
+// awaitDone waits until a queue holds only dead letters.
+func (g *rig) awaitDone(queue string) {
 	g.t.Helper()
 	redistest.Eventually(g.t, 20*time.Second, func() (bool, string) {
 		n := g.left(queue)
@@ -213,8 +220,8 @@ func (g *rig) done(queue string) {
 	})
 }
 
-// attempts sets max_attempts of a queue.
-func (g *rig) attempts(queue string, n int) {
+// setMaxAttempts sets max_attempts in the policy of a queue.
+func (g *rig) setMaxAttempts(queue string, n int) {
 	g.t.Helper()
 	queuetest.Do(g.t, g.r.Client, "HSET", lua.NewKeys(g.prefix, queue).Policy, "max_attempts", fmt.Sprint(n))
 }

@@ -33,18 +33,18 @@ type Config struct {
 	Redis  *bridge.Redis
 	Prefix string // of all keys; default "duestream"
 
-	// LookInterval is how often the targets are read. Default 3s. Each time costs two requests, and one more for each
-	// queue that has targets; on a cluster one for each queue.
+	// LookInterval is how often the targets are read. Default 3s. Each read costs two requests, and one more request
+	// for each queue that has targets. On a cluster it costs one more request for each queue.
 	LookInterval time.Duration
 
-	// TLS holds the client certificates and the trusted authorities for connections to targets. Nil: no certificate,
-	// and the system's authorities.
+	// TLS holds the client certificates and the trusted authorities for connections to targets. If it is nil, the
+	// Runner has no certificate and trusts the system's authorities.
 	TLS *tls.Config
 
 	// ShutdownTimeout is how long requests may go on after Run's context is cancelled. Default 20s; negative = no time.
 	ShutdownTimeout time.Duration
 
-	Observer bridge.Observer // gets events and durations of deliveries; nil = none
+	Observer bridge.Observer // gets events and durations of deliveries; may be nil
 	Logger   *slog.Logger    // nil = discard
 }
 
@@ -58,9 +58,9 @@ const manyReads = 20_000
 type Runner struct {
 	cfg      Config
 	store    *Store
-	state    loop.Reporter
-	away     loop.Reporter // of masters of a cluster, while others can be reached
-	resolver *net.Resolver // nil = the system's
+	reading  loop.Reporter // whether the targets can be read
+	masters  loop.Reporter // whether all masters of a cluster can be reached, while at least one can
+	resolver *net.Resolver // nil = the system's resolver
 
 	serving sync.WaitGroup
 
@@ -68,7 +68,7 @@ type Runner struct {
 	workers map[*bridge.Worker]targetID // the running workers
 
 	// Used by Run's goroutine only.
-	queues  []string // registered at the last look at the registry
+	queues  []string // registered queues, as last read from Redis
 	running map[targetID]*served
 	invalid map[targetID]string // stored text of each invalid target that was logged
 }
@@ -78,7 +78,7 @@ type targetID struct{ queue, group string }
 
 // served is a target whose messages are posted.
 type served struct {
-	text    string // the target as stored in Redis
+	text    string // the stored text of the target
 	target  Target
 	circuit *circuit
 	stop    context.CancelFunc
@@ -103,42 +103,44 @@ func NewRunner(cfg Config) (*Runner, error) {
 		cfg: cfg, store: NewStore(cfg.Redis.Client, cfg.Prefix),
 		running: map[targetID]*served{}, invalid: map[targetID]string{},
 		workers: map[*bridge.Worker]targetID{},
-		state:   loop.Reporter{Log: cfg.Logger, Activity: "reading the targets of callbacks"},
-		away:    loop.Reporter{Log: cfg.Logger, Activity: "reading the targets of callbacks of some masters of the cluster"},
+		reading: loop.Reporter{Log: cfg.Logger, Activity: "reading the targets of callbacks"},
+		masters: loop.Reporter{Log: cfg.Logger,
+			Activity: "reading the targets of callbacks of some masters of the cluster"},
 	}, nil
 }
 
-// Ready returns an error while reading targets or messages fails, else nil. A target that is down is no error. A master
-// of a cluster that is away is no error if it holds no queue with targets. Ready does not touch Redis.
+// Ready returns an error while reading targets or messages fails, else nil. A target that is down is no error. An
+// unreachable master of a cluster is no error if the master holds no queue with targets. Ready does not touch Redis.
 func (r *Runner) Ready() error {
 	var errs []error
-	if why := r.state.Trouble(); why != "" {
-		errs = append(errs, fmt.Errorf("reading the targets of callbacks is failing: %s", why))
+	if trouble := r.reading.Trouble(); trouble != "" {
+		errs = append(errs, fmt.Errorf("reading the targets of callbacks is failing: %s", trouble))
 	}
-	return errors.Join(append(errs, r.ask((*bridge.Worker).Ready))...)
+	return errors.Join(append(errs, r.checkWorkers((*bridge.Worker).Ready))...)
 }
 
-// Alive returns an error if a worker hangs: then restart the process. Call it every few seconds. It does not touch
-// Redis.
-func (r *Runner) Alive() error { return r.ask((*bridge.Worker).Alive) }
+// Alive returns an error if a worker hangs, so that the process must be restarted. Call it every few seconds. It does
+// not touch Redis.
+func (r *Runner) Alive() error { return r.checkWorkers((*bridge.Worker).Alive) }
 
-func (r *Runner) ask(question func(*bridge.Worker) error) error {
+// checkWorkers calls check for every running worker, and joins the errors.
+func (r *Runner) checkWorkers(check func(*bridge.Worker) error) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var errs []error
-	for w, at := range r.workers {
-		if err := question(w); err != nil {
-			errs = append(errs, fmt.Errorf("%s/%s: %w", at.queue, at.group, err))
+	for w, id := range r.workers {
+		if err := check(w); err != nil {
+			errs = append(errs, fmt.Errorf("%s/%s: %w", id.queue, id.group, err))
 		}
 	}
 	return errors.Join(errs...)
 }
 
 // register adds a worker for Ready and Alive until ended is called.
-func (r *Runner) register(w *bridge.Worker, at targetID) (ended func()) {
+func (r *Runner) register(w *bridge.Worker, id targetID) (ended func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.workers[w] = at
+	r.workers[w] = id
 	return func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
@@ -146,112 +148,112 @@ func (r *Runner) register(w *bridge.Worker, at targetID) (ended func()) {
 	}
 }
 
-// Run serves the targets until ctx is cancelled. Then it lets running requests end and releases the other messages. A
-// changed target takes effect within seconds. An invalid target is logged once, and does not affect other targets. Call
-// Run once.
+// Run serves the targets until ctx is cancelled. Then Run waits for running requests, at most ShutdownTimeout, and
+// releases the other messages. A change of a target takes effect within seconds. An invalid target is logged once, and
+// does not affect other targets. Call Run once.
 func (r *Runner) Run(ctx context.Context) error {
 	loop.Every(ctx, func() time.Duration { return r.cfg.LookInterval }, loop.NewBackoff(maxBackoff), nil,
 		func(ctx context.Context) error {
-			away, err := r.readTargets(ctx)
+			someMasters, err := r.readTargets(ctx)
 			if ctx.Err() == nil {
-				r.state.Report(err)
+				r.reading.Report(err)
 			}
 			if ctx.Err() == nil && err == nil {
-				r.away.Report(away)
+				r.masters.Report(someMasters)
 			}
-			return cmp.Or(err, away)
+			return cmp.Or(err, someMasters)
 		})
 	r.serving.Wait()
 	return nil
 }
 
-// readTargets reads the targets, and starts, changes or stops their services to match. Targets that cannot be read go
-// on unchanged. If only some masters of a cluster cannot be reached, it returns away and no err: the queues of the
-// other masters are served.
-func (r *Runner) readTargets(ctx context.Context) (away, err error) {
-	queues, failed := r.store.queues(ctx)
-	if failed == nil {
+// readTargets reads the targets, and starts, changes or stops their services to match. The service of a target that
+// cannot be read goes on unchanged. If only some masters of a cluster cannot be reached, readTargets returns the error
+// as someMasters, because the queues of the other masters are served.
+func (r *Runner) readTargets(ctx context.Context) (someMasters, err error) {
+	queues, errQueues := r.store.queues(ctx)
+	if errQueues == nil {
 		r.queues = queues
 	} else if len(r.queues) == 0 {
-		return nil, failed
+		return nil, errQueues
 	}
-	found := r.store.all(ctx, r.queues, r.known())
-	r.follow(ctx, found)
-	temporary := failed == nil || lua.Temporary(failed)
+	found := r.store.all(ctx, r.queues, r.withTargets())
+	r.update(ctx, found)
+	isTemporary := errQueues == nil || lua.Temporary(errQueues)
 	for _, err := range found.unread {
-		temporary = temporary && lua.Temporary(err)
+		isTemporary = isTemporary && lua.Temporary(err)
 	}
-	err = cmp.Or(failed, found.err())
-	if temporary && r.store.isCluster() && len(found.unread) < len(r.queues) {
+	err = cmp.Or(errQueues, found.err())
+	if isTemporary && r.store.isCluster() && len(found.unread) < len(r.queues) {
 		return err, nil
 	}
 	return nil, err
 }
 
-// follow starts, changes and stops services to match the targets that were found.
-func (r *Runner) follow(ctx context.Context, found targets) {
-	isGone := func(at targetID) bool {
-		_, there := found.texts[at]
-		return !there && found.unread[at.queue] == nil
+// update starts, changes and stops services to match the targets that were found.
+func (r *Runner) update(ctx context.Context, found targets) {
+	isGone := func(id targetID) bool {
+		_, exists := found.texts[id]
+		return !exists && found.unread[id.queue] == nil
 	}
-	for at, one := range r.running {
-		if isGone(at) {
+	for id, one := range r.running {
+		if isGone(id) {
 			one.stop()
-			delete(r.running, at)
+			delete(r.running, id)
 		}
 	}
-	for at := range r.invalid {
-		if isGone(at) {
-			delete(r.invalid, at)
+	for id := range r.invalid {
+		if isGone(id) {
+			delete(r.invalid, id)
 		}
 	}
-	for at, text := range found.texts {
-		if one := r.running[at]; one == nil || one.text != text {
-			r.change(ctx, at, text)
+	for id, text := range found.texts {
+		if one := r.running[id]; one == nil || one.text != text {
+			r.change(ctx, id, text)
 		}
 	}
 }
 
-// known returns the queues that had targets at the last look.
-func (r *Runner) known() map[string]bool {
+// withTargets returns the queues that had targets at the last read.
+func (r *Runner) withTargets() map[string]bool {
 	queues := map[string]bool{}
-	for at := range r.running {
-		queues[at.queue] = true
+	for id := range r.running {
+		queues[id.queue] = true
 	}
-	for at := range r.invalid {
-		queues[at.queue] = true
+	for id := range r.invalid {
+		queues[id.queue] = true
 	}
 	return queues
 }
 
 // change starts the service of a new or changed target, after the service of its old version has ended.
-func (r *Runner) change(ctx context.Context, at targetID, text string) {
-	if r.invalid[at] == text {
+func (r *Runner) change(ctx context.Context, id targetID, text string) {
+	if r.invalid[id] == text {
 		return
 	}
-	old := r.running[at]
+	old := r.running[id]
 	if old != nil {
 		old.stop()
-		delete(r.running, at)
+		delete(r.running, id)
 	}
-	delete(r.invalid, at)
-	log := r.cfg.Logger.With(slog.String("queue", at.queue), slog.String("group", at.group))
-	t, err := parseTarget(at.queue, at.group, text)
-	if at.group == "" && text == otherType {
-		err = fmt.Errorf("%s: %w", r.store.key(at.queue), lua.ErrWrongType)
+	delete(r.invalid, id)
+	log := r.cfg.Logger.With(slog.String("queue", id.queue), slog.String("group", id.group))
+	t, err := parseTarget(id.queue, id.group, text)
+	if id.group == "" && text == otherType {
+		err = fmt.Errorf("%s: %w", r.store.key(id.queue), lua.ErrWrongType)
 	}
 	if err != nil {
-		r.invalid[at] = text
+		r.invalid[id] = text
 		log.Error("a target of callbacks is wrong: nothing is posted to it", slog.Any("error", err))
 		return
 	}
-	own, stop := context.WithCancel(ctx)
+	serviceCtx, stop := context.WithCancel(ctx)
 	one := &served{text: text, target: t, circuit: newCircuit(t, log), stop: stop, done: make(chan struct{})}
-	if old != nil && t.reaches(old.target) {
+	if old != nil && t.sharesHealth(old.target) {
 		one.circuit = old.circuit
 		one.circuit.configure(t)
 	}
-	r.running[at] = one
+	r.running[id] = one
 	s := &service{runner: r, target: t, cfg: r.cfg, log: log, poster: newPoster(t, r.cfg.TLS, r.resolver),
 		circuit: one.circuit, rateLimit: newRateLimit(t, r.cfg)}
 	r.serving.Go(func() {
@@ -260,7 +262,7 @@ func (r *Runner) change(ctx context.Context, at targetID, text string) {
 		if old != nil {
 			<-old.done
 		}
-		s.run(own)
+		s.run(serviceCtx)
 	})
 }
 
@@ -272,7 +274,7 @@ type service struct {
 	log       *slog.Logger
 	poster    *poster
 	circuit   *circuit
-	rateLimit *rateLimit // nil without a rate
+	rateLimit *rateLimit // nil = the target has no rate
 }
 
 // run runs one worker after the other. While the circuit is closed, a worker has all slots. While it is open, run
@@ -296,12 +298,14 @@ func (s *service) work(ctx context.Context) error {
 	if probes > 0 {
 		slots = min(slots, probes)
 	}
-	// When the circuit opens, running requests may end. When the process stops, ShutdownTimeout may end them sooner.
-	patience := s.target.Timeout + bodyTime
+	// When the circuit opens, running requests get the time that they need. When the process stops, ShutdownTimeout may
+	// end them sooner.
+	requestTime := s.target.Timeout + bodyTime
 	config := bridge.WorkerConfig{
 		Redis: s.cfg.Redis, Prefix: s.cfg.Prefix, Queue: s.target.Queue, Group: s.target.Group,
 		Handler:     func(ctx context.Context, m *bridge.Message) error { return s.handle(ctx, m, probes > 0) },
-		Concurrency: slots, ShutdownTimeout: min(patience, s.cfg.ShutdownTimeout), Observer: s.cfg.Observer, Logger: s.cfg.Logger,
+		Concurrency: slots, ShutdownTimeout: min(requestTime, s.cfg.ShutdownTimeout),
+		Observer: s.cfg.Observer, Logger: s.cfg.Logger,
 	}
 	var w *bridge.Worker
 	if s.rateLimit != nil {
@@ -309,7 +313,7 @@ func (s *service) work(ctx context.Context) error {
 	}
 	w, err := bridge.NewWorker(config)
 	if err != nil {
-		<-ctx.Done() // a checked target that makes no valid worker: trying again would not help
+		<-ctx.Done() // trying again would not help, because the target and the configuration were checked before
 		return err
 	}
 	defer s.runner.register(w, targetID{s.target.Queue, s.target.Group})()
@@ -320,7 +324,7 @@ func (s *service) work(ctx context.Context) error {
 func (s *service) handle(ctx context.Context, m *bridge.Message, probe bool) error {
 	down, err := s.poster.deliver(ctx, m)
 	if err != nil && ctx.Err() != nil {
-		return err // this process cancelled the request: that is no sign of the target's health
+		return err // this process cancelled the request, so the error says nothing about the target
 	}
 	if s.circuit.record(probe, down, err) {
 		return bridge.Release(err)

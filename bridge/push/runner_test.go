@@ -20,10 +20,11 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// atFirst reports whether this is the first request for a message.
-func atFirst(r request) bool { return r.Get(HeaderAttempt) == "1" }
+// isFirstAttempt reports whether a request is the first one for its message.
+func isFirstAttempt(r request) bool { return r.Get(HeaderAttempt) == "1" }
 
-// Every answer has its outcome, followed from the schedule to the end of the message.
+// Each kind of answer ends its message as it should: success acknowledges, 410 and the statuses in DeadStatus make a
+// dead letter at once, and all others cause retries. The payload of each message tells the target how to answer.
 func TestEveryAnswerHasItsOutcome(t *testing.T) {
 	t.Parallel()
 	g := newRig(t)
@@ -36,7 +37,7 @@ func TestEveryAnswerHasItsOutcome(t *testing.T) {
 		case "chosen":
 			http.Error(w, strings.Repeat("ü", 400), http.StatusUnprocessableEntity)
 		case "once", "slow down":
-			if !atFirst(r) {
+			if !isFirstAttempt(r) {
 				return
 			}
 			if string(r.body) == "slow down" {
@@ -57,11 +58,11 @@ func TestEveryAnswerHasItsOutcome(t *testing.T) {
 	g.set(target)
 	queuetest.Do(t, g.r.Client, "HSET", lua.NewKeys(g.prefix, "q").Policy, "history", "1000", "history_ms", "3600000")
 	g.run()
-	due := time.Now()
+	scheduled := time.Now()
 	for _, what := range []string{"ok", "gone", "chosen", "once", "slow down", "never", "elsewhere"} {
 		g.schedule("q", bridge.NewMessage{ID: what, Payload: []byte(what)})
 	}
-	g.done("q")
+	g.awaitDone("q")
 	dead := g.dead("q")
 	for id, want := range map[string]struct {
 		reason, says string
@@ -84,8 +85,8 @@ func TestEveryAnswerHasItsOutcome(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, says := range []string{"answered 422 Unprocessable", "answered 500 Internal", "answered 429 Too Many"} {
-		in := func(e rueidis.XRangeSlice) bool { return strings.Contains(fmt.Sprint(e), says) }
-		redistest.Want(t, "in the story: "+says, slices.ContainsFunc(story, in), true)
+		isIn := func(e rueidis.XRangeSlice) bool { return strings.Contains(fmt.Sprint(e), says) }
+		redistest.Want(t, "in the history: "+says, slices.ContainsFunc(story, isIn), true)
 	}
 	var times []time.Time
 	for _, r := range v.requests() {
@@ -99,19 +100,19 @@ func TestEveryAnswerHasItsOutcome(t *testing.T) {
 		redistest.Want(t, "queue", r.Get(HeaderQueue), "q")
 		redistest.Want(t, "group", r.Get(HeaderGroup), "g")
 	}
-	if len(times) != 2 || times[1].Before(due.Add(time.Second-100*time.Millisecond)) {
-		t.Errorf("Retry-After: 1 led to attempts that were due at %v, scheduled at %v", times, due)
+	if len(times) != 2 || times[1].Before(scheduled.Add(time.Second-100*time.Millisecond)) {
+		t.Errorf("Retry-After: 1 led to attempts that were due at %v, scheduled at %v", times, scheduled)
 	}
 }
 
-// A target that is down uses up no attempts, even of messages with few: the circuit opens, rounds of probes are sent,
-// and when a probe arrives all messages are posted.
+// A target that is down uses up no attempts, even of messages that have only a few: the circuit opens, and rounds of
+// probes are sent. When a probe arrives, the circuit closes and all messages are posted.
 func TestCircuitOpensUsesNoAttemptsAndCloses(t *testing.T) {
 	t.Parallel()
 	g := newRig(t)
 	const all, slots = 60, 4
-	var down, probes atomic.Int64
-	var busy, most atomic.Int64
+	var down, probes atomic.Int64 // down: 1 = the target is down
+	var busy, most atomic.Int64   // probes at the target now, and at most at one time
 	down.Store(1)
 	v := newReceiver(t, func(_ int, _ request, w http.ResponseWriter) {
 		if down.Load() == 1 {
@@ -139,10 +140,10 @@ func TestCircuitOpensUsesNoAttemptsAndCloses(t *testing.T) {
 		return probes.Load() >= slots+8, fmt.Sprint(probes.Load(), " probes: ", g.log.Lines("circuit"))
 	})
 	redistest.Want(t, "dead letters while it is down", len(g.dead("q")), 0)
-	redistest.Want(t, "what is left", g.left("q"), int64(all))
+	redistest.Want(t, "messages that are left", g.left("q"), int64(all))
 	before := len(v.requests())
 	down.Store(0)
-	g.done("q")
+	g.awaitDone("q")
 	redistest.Want(t, "dead letters", len(g.dead("q")), 0)
 	redistest.Want(t, "more probes at a time than requests", most.Load() > slots, false)
 	used, arrived := map[string]int{}, map[string]bool{}
@@ -156,12 +157,12 @@ func TestCircuitOpensUsesNoAttemptsAndCloses(t *testing.T) {
 	if used["3"] > 0 || used["2"] > 2*target.Failures {
 		t.Errorf("attempts by number: %v", used)
 	}
-	redistest.Want(t, "lines that it opened", g.log.Count("its circuit is open"), 1)
-	redistest.Want(t, "lines that it closed", g.log.Count("its circuit is closed"), 1)
+	redistest.Want(t, "lines that the circuit opened", g.log.Count("its circuit is open"), 1)
+	redistest.Want(t, "lines that the circuit closed", g.log.Count("its circuit is closed"), 1)
 }
 
-// Messages that a target refuses do not affect others: the others are delivered at once, although each probe would be
-// an hour late. The refused messages become dead letters.
+// Messages that a target refuses, as poison, open no circuit and delay no others. If the circuit opened, the others
+// would wait for a probe in an hour. The refused messages become dead letters.
 func TestRefusedMessagesDelayNoOthers(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{http.StatusInternalServerError, http.StatusUnprocessableEntity, http.StatusTooManyRequests} {
@@ -178,14 +179,14 @@ func TestRefusedMessagesDelayNoOthers(t *testing.T) {
 			g.set(target)
 			g.schedulePoison("q", 20, 200)
 			g.run()
-			g.done("q")
+			g.awaitDone("q")
 			dead := g.dead("q")
 			redistest.Want(t, "dead letters", len(dead), 20)
 			for id, letter := range dead {
 				redistest.Want(t, "attempts of "+id, letter.Attempt, 3)
 			}
 			redistest.Want(t, "lines of the circuit", len(g.log.Lines("circuit")), 0)
-			redistest.Want(t, "requests", len(v.requests()), 180+3*20)
+			redistest.Want(t, "requests", len(v.requests()), 180+3*20) // 20 messages have three attempts each
 		})
 	}
 }
@@ -207,7 +208,8 @@ func TestMessagesThatLookLikeAnOutageDelayOthersBriefly(t *testing.T) {
 		served[r.Get(HeaderID)] = true
 	})
 	target := to(v.URL)
-	target.Failures, target.Interval, target.MaxInterval = 2, minInterval, time.Hour // the 20th probe would be an hour late
+	// The interval doubles with each round of probes, so one probe for each bad message would take hours.
+	target.Failures, target.Interval, target.MaxInterval = 2, minInterval, time.Hour
 	target.Concurrency = 16
 	g.set(target)
 	g.schedulePoison("q", 60, 200)
@@ -227,7 +229,7 @@ func TestCircuitCountsWhatSaysThatTheTargetIsDown(t *testing.T) {
 	c := newCircuit(Target{Failures: 3}.WithDefaults(), book.Logger())
 	c.begin(func() { ended++ })
 	failed := errors.New("x")
-	for _, down := range []bool{true, true, false, true, true, false} {
+	for _, down := range []bool{true, true, false, true, true, false} { // never three in a row
 		redistest.Want(t, "given back", c.record(false, down, failed), false)
 	}
 	redistest.Want(t, "workers ended", ended, 0)
@@ -235,7 +237,7 @@ func TestCircuitCountsWhatSaysThatTheTargetIsDown(t *testing.T) {
 		redistest.Want(t, "given back", c.record(false, true, failed), false)
 	}
 	redistest.Want(t, "workers ended", ended, 1)
-	redistest.Want(t, "given back by what was under way", c.record(false, true, failed), true)
+	redistest.Want(t, "given back by a request that was in flight", c.record(false, true, failed), true)
 	c.record(false, false, nil) // a request from before the circuit opened: only a probe closes it
 	wait := c.wait()
 	if wait > DefaultInterval || wait < DefaultInterval*3/4 {
@@ -247,16 +249,16 @@ func TestCircuitCountsWhatSaysThatTheTargetIsDown(t *testing.T) {
 			redistest.Want(t, "given back by a probe", c.record(true, true, failed), true)
 		}
 	}
-	redistest.Want(t, "rounds that ended", ended, 21)
+	redistest.Want(t, "rounds that ended", ended, 21) // the first workers, and 20 rounds of probes
 	if wait := c.wait(); wait > DefaultMaxInterval || wait < DefaultMaxInterval*3/4 {
 		t.Error("the longest wait: ", wait)
 	}
 	c.begin(func() { ended++ })
 	redistest.Want(t, "given back", c.record(true, false, failed), false) // a refusal is an answer
 	redistest.Want(t, "wait of a closed circuit", c.wait(), time.Duration(0))
-	redistest.Want(t, "lines", len(book.Lines("circuit")), 2)
+	redistest.Want(t, "lines about the circuit", len(book.Lines("circuit")), 2) // opened, closed
 	never := newCircuit(Target{Failures: -1}.WithDefaults(), book.Logger())
-	never.begin(func() { t.Error("it opened") })
+	never.begin(func() { t.Error("a circuit that is switched off opened") })
 	for range 1000 {
 		never.record(false, true, failed)
 	}
@@ -276,6 +278,7 @@ func TestRunnerFollowsTheTargets(t *testing.T) {
 		t.Fatal(err)
 	}
 	g.run()
+	// arrives schedules a message, and waits until it arrives at a receiver.
 	arrives := func(v *receiver, id string) {
 		t.Helper()
 		g.schedule("q", bridge.NewMessage{ID: id})
@@ -287,11 +290,11 @@ func TestRunnerFollowsTheTargets(t *testing.T) {
 	arrives(first, "a")
 	change := g.set(to(second.URL))
 	redistest.Want(t, "change", change, Change{Changed: true})
-	redistest.Eventually(t, 20*time.Second, func() (bool, string) { // the first worker still takes some
+	redistest.Eventually(t, 20*time.Second, func() (bool, string) { // the worker of the first URL still takes some
 		g.schedule("q", bridge.NewMessage{})
 		return len(second.requests()) > 0, "the change is not taken up"
 	})
-	g.done("q")
+	g.awaitDone("q")
 	arrives(second, "b")
 	if err := g.store.Remove(t.Context(), "q", "g"); err != nil {
 		t.Fatal(err)
@@ -300,7 +303,7 @@ func TestRunnerFollowsTheTargets(t *testing.T) {
 	redistest.Eventually(t, 20*time.Second, func() (bool, string) { return consumers() == 0, "the worker does not end" })
 	g.schedule("q", bridge.NewMessage{ID: "kept"})
 	redistest.Eventually(t, 20*time.Second, func() (bool, string) {
-		return queuetest.Integer(t, g.r.Client, "XLEN", lua.NewKeys(g.prefix, "q").Stream) == 1, "it is not kept for the group"
+		return queuetest.Integer(t, g.r.Client, "XLEN", lua.NewKeys(g.prefix, "q").Stream) == 1, "the message is not kept"
 	})
 	redistest.Want(t, "lines of wrong targets", g.log.Count("a target of callbacks is wrong"), 2)
 	redistest.Want(t, "lines of a key of another type", g.log.Count("push: "+lua.ErrWrongType.Error()), 1)
@@ -324,12 +327,12 @@ func groupConsumers(t *testing.T, g *rig, queue, group string) []string {
 	return names
 }
 
-// Runners are workers of the group: one of them posts each message, also with several targets.
+// Runners share the messages of a target's group, as workers do: each message is posted by one of them.
 func TestRunnersShareTheWork(t *testing.T) {
 	t.Parallel()
 	g := newRig(t)
 	var gate sync.WaitGroup
-	gate.Add(2) // two requests are in flight at once, although each runner has one slot
+	gate.Add(2) // no request is answered before two are in flight; each Runner has one slot, so both must post
 	var once [2]sync.Once
 	v := newReceiver(t, func(n int, _ request, _ http.ResponseWriter) {
 		if n <= 2 {
@@ -347,7 +350,7 @@ func TestRunnersShareTheWork(t *testing.T) {
 		batch = append(batch, bridge.NewMessage{ID: fmt.Sprint("m", i)})
 	}
 	g.schedule("q", batch...)
-	g.done("q")
+	g.awaitDone("q")
 	seen := map[string]int{}
 	for _, r := range v.requests() {
 		seen[r.Get(HeaderID)]++
@@ -378,7 +381,7 @@ func TestAStopLosesNothing(t *testing.T) {
 	go func() { stop(); close(ended) }()
 	close(until)
 	<-ended
-	g.done("q")
+	g.awaitDone("q")
 	for _, r := range v.requests() {
 		redistest.Want(t, "attempt", r.Get(HeaderAttempt), "1")
 	}
@@ -402,6 +405,7 @@ func TestALookAtManyQueuesIsCheap(t *testing.T) {
 	}
 	c := &counter{Client: g.r.Client}
 	store := NewStore(c, g.prefix)
+	// look reads all targets. had says which queues had targets at the last look.
 	look := func(had map[string]bool) {
 		t.Helper()
 		queues, err := store.queues(t.Context())

@@ -17,14 +17,14 @@ import (
 
 // Headers of a request.
 const (
-	HeaderID        = "webhook-id"         // of the message: the same at each attempt
+	HeaderID        = "webhook-id"         // DeliveryID of the message: the same at each attempt
 	HeaderTimestamp = "webhook-timestamp"  // of the attempt, Unix seconds
-	HeaderSignature = "webhook-signature"  // "v1," and base64 for each key, separated by spaces
+	HeaderSignature = "webhook-signature"  // for each key "v1," and the signature in base64, separated by spaces
 	HeaderQueue     = "Duestream-Queue"    // the queue's name
-	HeaderGroup     = "Duestream-Group"    // percent-encoded, as a message ID in webhook-id
+	HeaderGroup     = "Duestream-Group"    // percent-encoded like a message ID in webhook-id
 	HeaderAttempt   = "Duestream-Attempt"  // from 1
 	HeaderDue       = "Duestream-Due"      // when this attempt was due, RFC 3339 with milliseconds, UTC
-	HeaderEncoding  = "Duestream-Encoding" // "base64": the body is {"base64":"…"}, because the payload is not UTF-8
+	HeaderEncoding  = "Duestream-Encoding" // "base64" if the payload is not UTF-8: then the body is {"base64":"…"}
 )
 
 const (
@@ -50,6 +50,7 @@ func CheckKey(text string) error {
 	return nil
 }
 
+// secretOf returns the secret bytes of a signing key.
 func secretOf(key string) (secret []byte, ok bool) {
 	text, ok := strings.CutPrefix(key, keyPrefix)
 	if !ok || strings.ContainsAny(text, "\r\n") { // the decoder would ignore line ends
@@ -71,13 +72,13 @@ func sign(secrets [][]byte, id string, at time.Time, body []byte) string {
 	return strings.Join(all, " ")
 }
 
-// DeliveryID returns the webhook-id of a message: its queue, a colon and its ID. In both, all bytes except letters,
-// digits, hyphens and underscores are percent-encoded. It is unique, and has no dot, which would make the signed text
-// ambiguous.
-func DeliveryID(queue, id string) string { return plain(queue) + ":" + plain(id) }
+// DeliveryID returns the webhook-id of a message: its queue, a colon and its ID. In the queue and the ID, all bytes
+// except letters, digits, hyphens and underscores are percent-encoded. A DeliveryID is unique. It has no dot, because a
+// dot would make the signed text ambiguous.
+func DeliveryID(queue, id string) string { return percentEncode(queue) + ":" + percentEncode(id) }
 
-// plain percent-encodes all but letters, digits, - and _.
-func plain(text string) string {
+// percentEncode percent-encodes all bytes except letters, digits, - and _.
+func percentEncode(text string) string {
 	var b strings.Builder
 	for i := range len(text) {
 		switch c := text[i]; {
@@ -107,4 +108,5 @@ func bodyOf(payload []byte) (body []byte, contentType string, encoded bool) {
 	return payload, contentPlain, false
 }
 
+// seconds returns a time in whole Unix seconds.
 func seconds(t time.Time) string { return strconv.FormatInt(t.Unix(), 10) }

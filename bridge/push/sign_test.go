@@ -59,7 +59,7 @@ func TestRequestsAreVerifiedByTheStandardLibrary(t *testing.T) {
 		}
 		verifier, _ := standard.NewWebhook(NewKey())
 		if verifier.Verify(got.body, got.Header) == nil {
-			t.Error("another key verifies it")
+			t.Error("the request verifies with another key")
 		}
 		p.close()
 	}
@@ -83,13 +83,17 @@ func TestDeliveryIDsAreUniqueAndPlain(t *testing.T) {
 	}
 }
 
+// A key is whsec_ and 24 to 64 bytes in base64. The error about another key does not show it.
 func TestKeysAreCheckedAndNotShown(t *testing.T) {
 	t.Parallel()
 	if err := CheckKey(NewKey()); err != nil {
 		t.Error(err)
 	}
-	of := func(n int) string { return "whsec_" + base64.StdEncoding.EncodeToString(make([]byte, n)) }
-	for key, fits := range map[string]bool{of(24): true, of(64): true, of(23): false, of(65): false, "": false, "whsec_": false,
+	keyOf := func(n int) string { // a key of n bytes
+		return "whsec_" + base64.StdEncoding.EncodeToString(make([]byte, n))
+	}
+	for key, fits := range map[string]bool{
+		keyOf(24): true, keyOf(64): true, keyOf(23): false, keyOf(65): false, "": false, "whsec_": false,
 		strings.TrimPrefix(testKey, "whsec_"): false, testKey + "\n": false, testKey[:20] + "\n" + testKey[20:]: false, "whsec_not base64": false,
 		strings.TrimSuffix(testKey, "="): false} {
 		err := CheckKey(key)
@@ -102,7 +106,8 @@ func TestKeysAreCheckedAndNotShown(t *testing.T) {
 	}
 }
 
-// For any names of target, message and group, a request has each of its headers once, and no others.
+// Names of messages and groups, and headers of messages, cannot add a header to a request or repeat one. A target with
+// headers that could do so is refused.
 func TestNamesInjectNoHeaders(t *testing.T) {
 	t.Parallel()
 	v := newReceiver(t, nil)

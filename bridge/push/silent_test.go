@@ -19,17 +19,20 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// swallowing is a listener that can be frozen: then it drops all data of the connections that exist, and serves new
-// ones.
+// swallowing forwards connections to a target. After freeze it drops all data of the connections that exist, and goes
+// on forwarding new ones, like a load balancer that has forgotten its old connections.
 type swallowing struct {
 	net.Listener
-	to     string
-	all    atomic.Int64
-	frozen atomic.Int64
+	to     string       // address of the target
+	all    atomic.Int64 // number of the newest connection, from 1
+	frozen atomic.Int64 // connections up to this number are dropped
 
 	mu   sync.Mutex
 	open []net.Conn
 }
+
+// freeze drops all further data of the connections that exist.
+func (l *swallowing) freeze() { l.frozen.Store(l.all.Load()) }
 
 func (l *swallowing) serve() {
 	for {
@@ -50,6 +53,7 @@ func (l *swallowing) serve() {
 	}
 }
 
+// pipe forwards what comes from one side of connection n.
 func (l *swallowing) pipe(n int64, to, from net.Conn) {
 	buffer := make([]byte, 4096)
 	for {
@@ -93,8 +97,9 @@ func newSwallowing(t *testing.T) (*swallowing, *tls.Config) {
 	return l, &tls.Config{RootCAs: trusted}
 }
 
-// Regression: every request used a silently dead connection until the circuit opened, and for ever with the circuit
-// breaker switched off.
+// A connection that is silently dead is noticed by pings, and the next request uses a new one. Regression: every
+// request used the dead connection until the circuit opened, and with the circuit breaker switched off all requests
+// did.
 func TestASilentConnectionIsNoticed(t *testing.T) {
 	t.Parallel()
 	l, config := newSwallowing(t)
@@ -102,17 +107,17 @@ func TestASilentConnectionIsNoticed(t *testing.T) {
 	one.Timeout = 5 * time.Second
 	p := newPoster(one, config, nil)
 	t.Cleanup(p.close)
-	redistest.Want(t, "asked after", p.transport.HTTP2.SendPingTimeout, silence)
+	redistest.Want(t, "silence before a ping", p.transport.HTTP2.SendPingTimeout, pingAfter)
 	p.transport.HTTP2.SendPingTimeout, p.transport.HTTP2.PingTimeout = 50*time.Millisecond, 50*time.Millisecond
 	if _, err := p.deliver(t.Context(), message("before", "x")); err != nil {
 		t.Fatal(err)
 	}
-	l.frozen.Store(l.all.Load())
+	l.freeze()
 	if _, err := p.deliver(t.Context(), message("lost", "x")); err == nil || errors.Is(err, errTimeout) {
 		t.Errorf("over the dead connection: %v", err)
 	}
 	if _, err := p.deliver(t.Context(), message("after", "x")); err != nil {
-		t.Errorf("over a new one: %v", err)
+		t.Errorf("over a new connection: %v", err)
 	}
 }
 
@@ -122,7 +127,7 @@ func TestAProbeUsesANewConnection(t *testing.T) {
 	t.Parallel()
 	l, config := newSwallowing(t)
 	g := newRig(t)
-	g.attempts("q", 50)
+	g.setMaxAttempts("q", 50)
 	one := to("https://" + l.Addr().String() + "/")
 	one.Timeout, one.Interval, one.MaxInterval, one.Failures = 100*time.Millisecond, 100*time.Millisecond, 300*time.Millisecond, 3
 	g.set(one)
@@ -133,12 +138,12 @@ func TestAProbeUsesANewConnection(t *testing.T) {
 	}
 	g.start(r.Run)
 	g.schedule("q", bridge.NewMessage{ID: "before", Payload: []byte("x")})
-	g.done("q")
-	l.frozen.Store(l.all.Load())
+	g.awaitDone("q")
+	l.freeze()
 	for i := range 20 {
 		g.schedule("q", bridge.NewMessage{ID: fmt.Sprint("m-", i), Payload: []byte("x")})
 	}
-	g.done("q")
+	g.awaitDone("q")
 }
 
 // A status in DeadStatus is no sign that the target is down, even if it is a 5xx.

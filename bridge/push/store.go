@@ -20,7 +20,7 @@ import (
 var ErrNoTarget = errors.New("the group has no target")
 
 // ErrOneKey: the target has no old key to drop.
-var ErrOneKey = errors.New("the target has one key alone")
+var ErrOneKey = errors.New("the target has only one key")
 
 // Store reads and writes the targets of a prefix, in a Redis hash for each queue. It is safe for concurrent use. The
 // hashes hold the signing keys: a reader of them can sign requests.
@@ -39,21 +39,21 @@ func NewStore(client rueidis.Client, prefix string) *Store {
 
 // Change is the result of Set.
 type Change struct {
-	Added, Changed bool   // neither: it was there as it is
-	Key            string // that was made, because none was given and there was none
+	Added, Changed bool   // both false: the same target was stored before
+	Key            string // the signing key that Set made; "" = a key was given, or the target had one
 }
 
 // State is a stored target without its secrets: Keys is nil, the values of Headers are empty, and the URL has no query.
 type State struct {
 	Target
 	KeyCount int
-	Problem  string // why nothing is posted to it: it is wrong
+	Problem  string // why the target is invalid, so that nothing is posted to it; "" = it is valid
 }
 
-// Set adds a target, or replaces the one of its queue and group. Without Keys a target keeps the keys that it has, or
-// gets a new one, which is in Change.Key. Change also holds the key if an error leaves open whether it was stored.
-// Set registers the queue and creates the group, which gets every message from then on. ErrInvalid. About eight round
-// trips; harmless to repeat.
+// Set adds a target, or replaces the target of its queue and group. If t has no Keys, a stored target keeps its keys,
+// and a new target gets a new key, which is in Change.Key. Change also holds the new key if an error leaves open
+// whether the target was stored. Set registers the queue and creates the group, which gets every message from then on.
+// ErrInvalid. About eight round trips; harmless to repeat.
 func (s *Store) Set(ctx context.Context, t Target) (c Change, err error) {
 	if len(t.Keys) == 0 {
 		t.Keys = []string{NewKey()}
@@ -68,21 +68,27 @@ func (s *Store) Set(ctx context.Context, t Target) (c Change, err error) {
 	if _, err := stream.EnsureGroup(ctx, s.client, s.prefix, t.Queue, t.Group); err != nil {
 		return Change{}, s.failed("write", t.Queue, t.Group, err)
 	}
-	made, changed := c.Key, false
+	newKey, changed := c.Key, false
 	err = s.edit(ctx, t.Queue, t.Group, func(before string, known bool, others int64) (string, error) {
 		old, err := parseTarget(t.Queue, t.Group, before)
-		ours := known && made != "" && err == nil && slices.Contains(old.Keys, made) // written, but the reply was lost
-		c = Change{Added: !known || ours, Key: made}
-		if known && made != "" && err == nil && !ours {
+		hasKeys := known && err == nil
+		// The target was written by this Set, and the reply was lost.
+		written := hasKeys && newKey != "" && slices.Contains(old.Keys, newKey)
+		c = Change{Added: !known || written, Key: newKey}
+		switch {
+		case newKey == "": // the caller has given keys
+		case hasKeys && !written:
 			t.Keys, c.Key = old.Keys, ""
-		} else if made != "" {
-			t.Keys = []string{made}
+		default:
+			t.Keys = []string{newKey}
 		}
 		if !known && others >= MaxTargets {
 			return "", lua.Invalid("targets", fmt.Sprint(others+1), "must be at most %d for a queue", MaxTargets)
 		}
 		text := t.WithDefaults().text()
-		changed = changed || known && !ours && text != before // also by a call whose reply was lost
+		if known && !written && text != before {
+			changed = true // and stays true: if the reply is lost, the next attempt finds the new text
+		}
 		c.Changed = changed
 		return text, nil
 	})
@@ -92,9 +98,9 @@ func (s *Store) Set(ctx context.Context, t Target) (c Change, err error) {
 	return c, err
 }
 
-// Rotate gives a target a new signing key and returns it; "" generates one. Until DropOldKey or the next Rotate,
-// requests are also signed with the key that was the newest before, so that the partner can change over. It also
-// returns the key if an error leaves open whether it was stored. ErrNoTarget, ErrInvalid.
+// Rotate gives a target a new signing key and returns the key. If key is "", Rotate generates a key. Until DropOldKey
+// or the next Rotate, requests are also signed with the former newest key, so that the partner can change over. Rotate
+// also returns the key if an error leaves open whether it was stored. ErrNoTarget, ErrInvalid.
 func (s *Store) Rotate(ctx context.Context, queue, group, key string) (string, error) {
 	if key == "" {
 		key = NewKey()
@@ -112,22 +118,23 @@ func (s *Store) Rotate(ctx context.Context, queue, group, key string) (string, e
 
 // DropOldKey removes a target's old key: requests are then signed with the newest key only. ErrNoTarget, ErrOneKey.
 func (s *Store) DropOldKey(ctx context.Context, queue, group string) error {
-	again := false // after a lost reply the key may already be dropped
+	repeated := false // after a lost reply the key may be dropped already
 	return s.editKeys(ctx, queue, group, func(keys []string) ([]string, error) {
-		if len(keys) == 1 && !again {
+		if len(keys) == 1 && !repeated {
 			return nil, ErrOneKey
 		}
-		again = true
+		repeated = true
 		return keys[:1], nil
 	})
 }
 
-// lostReply reports whether a call that returned err may have written all the same.
+// lostReply reports whether a call that returned err may have been executed.
 func lostReply(err error) bool { return lua.Temporary(err) && lua.Ambiguous(err) && !lua.Unsent(err) }
 
 // editPause is the pause before an edit is repeated after a lost reply.
 const editPause = 100 * time.Millisecond
 
+// editKeys replaces the keys of a target by the keys that edit returns. The newest key is the first.
 func (s *Store) editKeys(ctx context.Context, queue, group string, edit func([]string) ([]string, error)) error {
 	return s.edit(ctx, queue, group, func(before string, known bool, _ int64) (string, error) {
 		if !known {
@@ -152,9 +159,8 @@ func (s *Store) Remove(ctx context.Context, queue, group string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()
-	key := s.key(queue)
-	n, err := s.client.Do(ctx, s.client.B().Hdel().Key(key).Field(group).Build()).AsInt64()
-	if err = lua.Classify("HDEL "+key, err); err == nil && n == 0 {
+	removed, err := lua.RemoveTarget(ctx, s.client, lua.NewKeys(s.prefix, queue), group)
+	if err == nil && !removed {
 		err = ErrNoTarget
 	}
 	return s.failed("remove", queue, group, err)
@@ -193,8 +199,8 @@ func (s *Store) ask(queue string, texts *map[string]string) view.Question {
 	return view.Into(s.client.B().Hgetall().Key(s.key(queue)).Build(), texts, rueidis.RedisResult.AsStrMap)
 }
 
-// edit replaces the stored text of a target by the text that edit returns. If another client changes the target
-// meanwhile, edit is called again with the new text.
+// edit replaces the stored text of a target by the text that edit returns. all is the number of targets of the queue.
+// If another client changes the target meanwhile, edit is called again with the new text.
 func (s *Store) edit(ctx context.Context, queue, group string,
 	edit func(before string, known bool, all int64) (string, error)) error {
 	if err := errors.Join(lua.CheckQueue(queue), lua.CheckGroup(group)); err != nil {
@@ -213,6 +219,7 @@ func (s *Store) edit(ctx context.Context, queue, group string,
 	}
 }
 
+// tryEdit is one attempt of edit. done is false if another client changed the target meanwhile.
 func (s *Store) tryEdit(ctx context.Context, queue, group string,
 	edit func(before string, known bool, all int64) (string, error)) (done bool, err error) {
 	key := s.key(queue)
@@ -232,9 +239,10 @@ func (s *Store) tryEdit(ctx context.Context, queue, group string,
 	return lua.SetTarget(ctx, s.client, lua.NewKeys(s.prefix, queue), group, before, text, MaxTargets)
 }
 
-func (s *Store) failed(what, queue, group string, err error) error {
+// failed adds the verb and the target to an error; nil stays nil.
+func (s *Store) failed(verb, queue, group string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("%s the target of %s/%s: %w", what, queue, group, err)
+	return fmt.Errorf("%s the target of %s/%s: %w", verb, queue, group, err)
 }

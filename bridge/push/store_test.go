@@ -31,6 +31,7 @@ func TestKeysAreRotatedWithoutAGap(t *testing.T) {
 	redistest.Want(t, "changed", changed, Change{Changed: true})
 	redistest.Want(t, "set again", g.set(target), Change{})
 
+	// verifies posts a message to the stored target, and checks that it is signed with exactly these keys.
 	verifies := func(want ...string) {
 		t.Helper()
 		found := g.store.all(t.Context(), []string{"q"}, nil)
@@ -86,7 +87,8 @@ func TestKeysAreRotatedWithoutAGap(t *testing.T) {
 	}
 }
 
-// Regression: a full server refused to add a target, and to rotate a key that may have leaked.
+// On a full server targets can be added, rotated and removed. Regression: a full server refused to add a target, and to
+// rotate a key that may have leaked.
 func TestAFullServerHasTargetsAddedRotatedAndRemoved(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t)
@@ -166,7 +168,7 @@ func TestChangesAtTheSameTimeAreAllKept(t *testing.T) {
 		return strings.Replace(before, "https://", "http://", 1), nil
 	})
 	if err != nil || len(seen) != 2 || !strings.Contains(seen[1], "/other") {
-		t.Errorf("what somebody else wrote meanwhile was not read: %q, %v", seen, err)
+		t.Errorf("the target that another operator wrote meanwhile was not read: %q, %v", seen, err)
 	}
 	for i := range MaxTargets {
 		queuetest.Do(t, g.r.Client, "HSET", lua.NewKeys(g.prefix, "full").Push, fmt.Sprint(i), "x")
@@ -208,14 +210,17 @@ func TestAUserWithoutARightChangesNoTarget(t *testing.T) {
 	}
 }
 
-// Regression: when the reply of Set was lost, the target signed with a new key that the caller never got.
+// When the reply of a write is lost, Set and Rotate find out what was written and return the key. Regression: the
+// target signed with a new key that the caller of Set never got.
 func TestAKeyWhoseReplyIsLostIsTold(t *testing.T) {
 	t.Parallel()
 	server := redistest.Own(t)
 	proxy, prefix := server.Proxy(t), server.Prefix(t)
 	store := NewStore(proxy.Client(t), prefix)
 	client := server.Client(t)
-	cutWrite := func() { // leave only the script that writes out of the server's cache, so only it is sent by EVAL
+	// cutWrite makes the proxy drop the reply of the next write. The proxy drops the reply of the next EVAL, so all
+	// scripts but the one that writes must be in the server's cache and be called by EVALSHA.
+	cutWrite := func() {
 		t.Helper()
 		queuetest.Do(t, client, "SCRIPT", "FLUSH")
 		_, err := lua.Register(t.Context(), client, lua.NewGlobals(prefix), []string{"q"})

@@ -52,26 +52,28 @@ type Target struct {
 	URL       string
 	AllowHTTP bool
 
-	// Keys are one or two signing keys, "whsec_" and the base64 of 24 to 64 bytes: with two a request has two signatures.
+	// Keys are one or two signing keys, "whsec_" and the base64 of 24 to 64 bytes: with two a request has two
+	// signatures.
 	Keys []string
 
-	// Networks are those outside of the public internet that may be dialled, like 10.1.0.0/16; none by default.
+	// Networks are the networks outside the public internet that may be dialled, like 10.1.0.0/16; none by default.
 	Networks []netip.Prefix
 
 	Headers    map[string]string // to add to each request
-	DeadStatus []int             // status codes that dead-letter at once, besides 410
+	DeadStatus []int             // status codes that dead-letter a message at once, besides 410
 
 	Timeout     time.Duration // of a request, its answer included; default 10s, at most 1m
-	Concurrency int           // requests under way from each process; default 8, at most 1,000
+	Concurrency int           // requests in flight from each process; default 8, at most 1,000
 
-	// The circuit opens after so many failures in a row that say that the target is down; default 10, -1 = never.
+	// Failures is the number of consecutive failures after which the circuit opens. A failure counts only if it means
+	// that the target is down. Default 10, -1 = the circuit never opens.
 	Failures int
-	// Interval is how long after that the first probe is sent; default 5s. It doubles from probe to probe, up to MaxInterval;
-	// default 5m.
+	// Interval is the time between the opening of the circuit and the first probe; default 5s. The time doubles from
+	// probe to probe, up to MaxInterval; default 5m.
 	Interval, MaxInterval time.Duration
 
-	// Rate is how many requests there may be, of all processes together: 50/s, 30/m, 1/h; empty = no limit. Burst is how many at
-	// once, 0 = a tenth of a second's, at least one.
+	// Rate limits the requests of all processes together: 50/s, 30/m, 1/h; empty = no limit. Burst is the number of
+	// requests that may come at once; 0 = a tenth of the requests that Rate allows in a second, at least one.
 	Rate  lua.Rate
 	Burst int
 }
@@ -144,20 +146,22 @@ func (t Target) Check() error {
 	}
 	for _, network := range t.Networks {
 		if !network.IsValid() || network != network.Masked() {
-			errs = append(errs, lua.Invalid("network", network.String(), "must be like 10.1.0.0/16, with zeros behind the mask"))
+			errs = append(errs, lua.Invalid("network", network.String(),
+				"must be like 10.1.0.0/16, with zeros after the prefix"))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// reaches reports whether t and o are up or down together: no setting differs that could make the target answer, or
-// stop it from answering. Concurrency, rate, keys and circuit settings may differ.
-func (t Target) reaches(o Target) bool {
-	return t.URL == o.URL && t.Timeout == o.Timeout && slices.Equal(t.Networks, o.Networks) && maps.Equal(t.Headers, o.Headers)
+// sharesHealth reports whether t is up exactly when old is up. This is so if the settings that decide whether the
+// target answers are the same: URL, timeout, networks and headers.
+func (t Target) sharesHealth(old Target) bool {
+	return t.URL == old.URL && t.Timeout == old.Timeout && slices.Equal(t.Networks, old.Networks) &&
+		maps.Equal(t.Headers, old.Headers)
 }
 
 func (t Target) checkURL() error {
-	invalid := func(rule string, args ...any) error { // everything else in the URL may be secret
+	invalid := func(rule string, args ...any) error { // shows only the host, because the rest of the URL may be secret
 		return &lua.InvalidError{Field: "url", Value: showHost(t.URL), Rule: fmt.Sprintf(rule, args...)}
 	}
 	u, err := url.Parse(t.URL)
@@ -176,7 +180,7 @@ func (t Target) checkURL() error {
 		return invalid("must not have a fragment")
 	}
 	if addr, err := netip.ParseAddr(u.Hostname()); err == nil && !t.mayDial(addr) {
-		return invalid("is not in the public internet: allow its network, if it is to be reached")
+		return invalid("is not in the public internet: to reach it, allow its network")
 	}
 	return nil
 }
@@ -195,14 +199,14 @@ func (t Target) checkKeys() error {
 
 func (t Target) checkNumbers() error {
 	var errs []error
-	within := func(field string, d, least, most time.Duration) {
+	checkDuration := func(field string, d, least, most time.Duration) {
 		if d < least || d > most {
 			errs = append(errs, lua.Invalid(field, d.String(), "must be between %s and %s", least, most))
 		}
 	}
-	within("timeout", t.Timeout, minTimeout, MaxTimeout)
-	within("interval", t.Interval, minInterval, maxInterval)
-	within("max_interval", t.MaxInterval, t.Interval, maxInterval)
+	checkDuration("timeout", t.Timeout, minTimeout, MaxTimeout)
+	checkDuration("interval", t.Interval, minInterval, maxInterval)
+	checkDuration("max_interval", t.MaxInterval, t.Interval, maxInterval)
 	if t.Concurrency < 1 || t.Concurrency > MaxConcurrency {
 		errs = append(errs, lua.Invalid("concurrency", fmt.Sprint(t.Concurrency), "must be between 1 and %d", MaxConcurrency))
 	}
@@ -250,9 +254,9 @@ func checkHeaders(headers map[string]string) error {
 			return lua.Invalid("header", name, "must be a name of 1 to 64 letters, digits and -")
 		case slices.Contains(ownHeaders, canonical) || strings.HasPrefix(lower, "webhook-") ||
 			strings.HasPrefix(lower, "duestream-"):
-			return lua.Invalid("header", name, "is not to be set: the request has its own")
+			return lua.Invalid("header", name, "must not be set, because the request sets it itself")
 		case seen[canonical]:
-			return lua.Invalid("header", name, "is given twice")
+			return lua.Invalid("header", name, "must be given only once")
 		case len(value) > MaxValueBytes || !headerValue.MatchString(value):
 			return &lua.InvalidError{Field: "header " + name, Value: fmt.Sprintf("of %d bytes", len(value)),
 				Rule: fmt.Sprintf("must be 1 to %d visible ASCII characters, with spaces only between them", MaxValueBytes)}

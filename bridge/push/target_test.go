@@ -11,6 +11,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
+// Check refuses a target with an invalid field, and names the field. A URL must be https, without a user, a fragment or
+// a private address.
 func TestWrongTargetsAreRefused(t *testing.T) {
 	t.Parallel()
 	for field, wrong := range map[string]func(*Target){
@@ -51,6 +53,8 @@ func TestWrongTargetsAreRefused(t *testing.T) {
 	}
 }
 
+// A target is read from Redis as it was stored. A text that is no valid target, or has an unknown field, is refused
+// without showing its key.
 func TestTargetsComeBackAsTheyWereStored(t *testing.T) {
 	t.Parallel()
 	want := to("https://example.com/?a=<b>&c")
@@ -70,6 +74,7 @@ func TestTargetsComeBackAsTheyWereStored(t *testing.T) {
 	}
 }
 
+// FuzzParseTarget: a text that parseTarget accepts gives a target that can be stored, read again and posted to.
 func FuzzParseTarget(f *testing.F) {
 	f.Add(to("https://example.com/").text())
 	f.Add(`{"url":"http://[::1%25eth0]/","allow_http":true,"keys":[],"networks":["::/0"]}`)

@@ -19,11 +19,11 @@ import (
 // headers of the same names. A trace header that would exceed the limits of a message's headers is left out.
 type Client struct {
 	*bridge.Client
-	tracer *tracer // nil = off
+	tracer *tracer // nil = tracing is off
 }
 
-// NewClient returns a client that traces the calls of the given one, which is required: *bridge.InvalidError. Closing
-// it closes the given one.
+// NewClient returns a client that traces the calls of the given client. Closing the returned client closes the given
+// client. It returns a *bridge.InvalidError if client is nil.
 func NewClient(client *bridge.Client, c Config) (*Client, error) {
 	if err := lua.Faults("tracing", lua.Required("client", client != nil)); err != nil {
 		return nil, err
@@ -34,7 +34,8 @@ func NewClient(client *bridge.Client, c Config) (*Client, error) {
 	return &Client{client, newTracer(c)}, nil
 }
 
-func (t *tracer) schedules(ctx context.Context, queue string) (context.Context, trace.Span) {
+// startSchedule starts the span of a call that schedules messages.
+func (t *tracer) startSchedule(ctx context.Context, queue string) (context.Context, trace.Span) {
 	return t.Start(ctx, "schedule "+queue, trace.WithSpanKind(trace.SpanKindProducer),
 		operation(queue, "schedule", semconv.MessagingOperationTypeSend))
 }
@@ -53,7 +54,7 @@ func (c *Client) Send(ctx context.Context, queue string, m bridge.NewMessage) (b
 	if c.tracer == nil {
 		return c.Client.Send(ctx, queue, m)
 	}
-	ctx, span := c.tracer.schedules(ctx, queue)
+	ctx, span := c.tracer.startSchedule(ctx, queue)
 	defer span.End()
 	m.Headers = with(m.Headers, c.tracer.inject(ctx))
 	receipt, err := c.Client.Send(ctx, queue, m)
@@ -76,16 +77,16 @@ func (c *Client) ScheduleBatch(ctx context.Context, queue string, messages []bri
 	return c.SendBatch(ctx, queue, messages)
 }
 
-// SendBatch is bridge.Client.SendBatch with one span, which all its messages carry.
+// SendBatch is bridge.Client.SendBatch with one span, which all messages of the batch carry.
 func (c *Client) SendBatch(ctx context.Context, queue string, messages []bridge.NewMessage) ([]bridge.Result, error) {
 	if c.tracer == nil {
 		return c.Client.SendBatch(ctx, queue, messages)
 	}
-	ctx, span := c.tracer.schedules(ctx, queue)
+	ctx, span := c.tracer.startSchedule(ctx, queue)
 	defer span.End()
-	traced, found := slices.Clone(messages), c.tracer.inject(ctx)
+	traced, traceHeaders := slices.Clone(messages), c.tracer.inject(ctx)
 	for i := range traced {
-		traced[i].Headers = with(traced[i].Headers, found)
+		traced[i].Headers = with(traced[i].Headers, traceHeaders)
 	}
 	results, err := c.Client.SendBatch(ctx, queue, traced)
 	if span.IsRecording() {

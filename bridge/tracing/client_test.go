@@ -50,8 +50,8 @@ func meta(t *testing.T, r *bridge.Redis, prefix, id string) string {
 	return text
 }
 
-// A message carries the span of the call that scheduled it, and the baggage of the context. All messages of a batch
-// carry the same span.
+// A message carries the span of the call that scheduled it, and the baggage of the call's context. All messages of a
+// batch carry the same span. The headers map that the caller passed is left unchanged.
 func TestMessageCarriesTheSpanThatScheduledIt(t *testing.T) {
 	t.Parallel()
 	r, prefix := dial(t)
@@ -89,7 +89,9 @@ func TestMessageCarriesTheSpanThatScheduledIt(t *testing.T) {
 	}
 	own = look(t, spans, "schedule orders")
 	want(t, "batch", line(own), "producer Error: 1 of 3 refused")
-	want(t, "messages", attributes(own)["messaging.batch.message_count"]+attributes(own)["duestream.refused"], "31")
+	want(t, "messages and refused ones",
+		attributes(own)["messaging.batch.message_count"]+attributes(own)["duestream.refused"],
+		"31") // 3 messages, 1 refused
 	header = fmt.Sprintf("00-%s-%s-01", own.SpanContext.TraceID(), own.SpanContext.SpanID())
 	want(t, "meta of b", meta(t, r, prefix, "b"), lua.EncodeMeta(
 		map[string]string{"traceparent": header, "baggage": "tenant=acme"}, 0, time.Time{}))
@@ -119,7 +121,7 @@ func TestRefusedMessageIsAnErrorOfItsSpan(t *testing.T) {
 	ended, end := context.WithCancel(t.Context())
 	end()
 	if _, err := c.ScheduleBatch(ended, "orders", []bridge.NewMessage{{}}); err == nil {
-		t.Log("it was faster than its context")
+		t.Log("the call succeeded although its context was cancelled")
 	}
 	if err := c.Close(); err != nil { // it closes the bridge.Client
 		t.Fatal(err)
@@ -131,7 +133,8 @@ func TestRefusedMessageIsAnErrorOfItsSpan(t *testing.T) {
 	want(t, "error.type", attributes(look(t, spans, "schedule orders"))["error.type"], "closed")
 }
 
-// Without a provider the client adds no header. With a provider that records nothing it passes the context's trace on.
+// Without a provider the client adds no header. With a provider that records nothing, the client passes the trace of
+// the context on.
 func TestClientThatRecordsNothing(t *testing.T) {
 	t.Parallel()
 	r, prefix := dial(t)

@@ -1,6 +1,6 @@
 // Package tracing makes OpenTelemetry spans for messages, across their delay, their attempts and the programs that
-// handle them. It is the only package of duestream that imports go.opentelemetry.io/otel. It uses only the API of it:
-// the program brings the SDK and an exporter, as for its other spans.
+// handle them. It is the only package of duestream that imports go.opentelemetry.io/otel. It uses only OpenTelemetry's
+// API: the program brings the SDK and an exporter, as for its other spans.
 //
 //	config := tracing.Config{Provider: otel.GetTracerProvider()}
 //	client, err := tracing.NewClient(bridgeClient, config)                 // a span for each call that schedules

@@ -20,8 +20,8 @@ const (
 	tracestate  = "tracestate"
 )
 
-// carrier gives a propagator the headers of a message, except values that are longer than our clients write. Parsing
-// them would take time, and W3C does not demand support for such lengths.
+// carrier gives a propagator the headers of a message, except values that are longer than duestream's clients write.
+// Parsing such values would take time, and W3C does not demand it.
 type carrier map[string]string
 
 func (c carrier) Get(name string) string {
@@ -38,7 +38,7 @@ func (c carrier) Keys() []string { return slices.Collect(maps.Keys(c)) }
 // extract returns a context with the trace and baggage in a message's headers. A malformed or too large header is
 // ignored.
 func (t *tracer) extract(ctx context.Context, headers map[string]string) context.Context {
-	if trace.SpanContextFromContext(ctx).IsValid() { // the worker's own span does not belong to the message
+	if trace.SpanContextFromContext(ctx).IsValid() { // the span of the worker's context is not the message's
 		ctx = trace.ContextWithSpanContext(ctx, trace.SpanContext{})
 	}
 	if baggage.FromContext(ctx).Len() > 0 {
@@ -68,7 +68,7 @@ func with(headers map[string]string, found propagation.MapCarrier) map[string]st
 		all = make(map[string]string, len(found))
 	}
 	if found[traceparent] != "" {
-		delete(all, tracestate) // it belongs to another trace
+		delete(all, tracestate) // the producer's tracestate belongs to another trace
 	}
 	for name := range found {
 		delete(all, name)
@@ -77,13 +77,12 @@ func with(headers map[string]string, found propagation.MapCarrier) map[string]st
 	for name, value := range all {
 		bytes += len(name) + len(value)
 	}
-	for _, name := range slices.SortedFunc(maps.Keys(found), byNeed) {
+	for _, name := range slices.SortedFunc(maps.Keys(found), byImportance) {
 		value := found[name]
-		switch {
-		case len(all) >= lua.MaxHeaders, len(value) > lua.MaxHeaderValueBytes, !utf8.ValidString(value),
-			bytes+len(name)+len(value) > lua.MaxHeaderBytes:
-		case name == tracestate && all[traceparent] == "":
-		default:
+		isValid := len(value) <= lua.MaxHeaderValueBytes && utf8.ValidString(value)
+		fits := len(all) < lua.MaxHeaders && bytes+len(name)+len(value) <= lua.MaxHeaderBytes
+		lacksParent := name == tracestate && all[traceparent] == "" // a tracestate needs its traceparent
+		if isValid && fits && !lacksParent {
 			all[name] = value
 			bytes += len(name) + len(value)
 		}
@@ -91,8 +90,8 @@ func with(headers map[string]string, found propagation.MapCarrier) map[string]st
 	return all
 }
 
-// byNeed sorts traceparent first, then tracestate, then all others by name.
-func byNeed(a, b string) int {
-	need := func(name string) int { return slices.Index([]string{tracestate, traceparent}, name) }
-	return cmp.Or(cmp.Compare(need(b), need(a)), strings.Compare(a, b))
+// byImportance sorts traceparent first, then tracestate, then all other names alphabetically.
+func byImportance(a, b string) int {
+	importance := func(name string) int { return slices.Index([]string{tracestate, traceparent}, name) }
+	return cmp.Or(cmp.Compare(importance(b), importance(a)), strings.Compare(a, b))
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// traced returns a context in a span, with the given trace state and baggage.
+// traced returns a context in a span with the given trace state, and with baggage of one member k=bag.
 func traced(t testing.TB, state, bag string) context.Context {
 	sc := trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}, TraceFlags: 1})
 	if state != "" {
@@ -31,6 +31,7 @@ func traced(t testing.TB, state, bag string) context.Context {
 	return ctx
 }
 
+// filled returns n headers with values of size bytes. The limits of a message are 64 headers and 32 KiB of them.
 func filled(n, size int) map[string]string {
 	headers := map[string]string{}
 	for i := range n {
@@ -95,7 +96,7 @@ func TestContextWithoutATraceLeavesHeaders(t *testing.T) {
 	want(t, "headers", fmt.Sprint(all), fmt.Sprint(map[string]string{"traceparent": origin, "tracestate": "a=b"}))
 }
 
-// odd is a propagator with headers of its own. A configured propagator is used for reading and writing.
+// odd is a propagator with headers of its own. It also writes two headers that are not valid for a message.
 type odd struct{}
 
 func (odd) Inject(_ context.Context, c propagation.TextMapCarrier) {
@@ -112,6 +113,8 @@ func (odd) Extract(ctx context.Context, c propagation.TextMapCarrier) context.Co
 }
 func (odd) Fields() []string { return nil }
 
+// A configured propagator is used for writing and for reading. The headers that it writes are checked, and reading
+// changes no header of the message.
 func TestPropagatorByChoice(t *testing.T) {
 	t.Parallel()
 	provider, _ := memory(t)

@@ -80,8 +80,9 @@ func exporting(t *testing.T) (*sdktrace.TracerProvider, *receiver) {
 	return provider, received
 }
 
-// tree prints spans as trees, with letters for IDs, and with replacements for values that differ from run to run. The
-// first trace is that of the producer's header.
+// tree prints spans as trees, with letters for IDs, and with replacements for values that differ from run to run.
+// header is the producer's traceparent. Trace A with span A1 is the one in this header: nobody exports its spans, and
+// other spans only link to A1.
 func tree(spans []*otlp.Span, header string) string {
 	slices.SortFunc(spans, func(a, b *otlp.Span) int { return int(int64(a.StartTimeUnixNano) - int64(b.StartTimeUnixNano)) })
 	traces, ids := map[string]string{header[3:35]: "A"}, map[string]string{header[36:52]: "A1"}
@@ -126,6 +127,7 @@ func tree(spans []*otlp.Span, header string) string {
 	return b.String()
 }
 
+// values returns attributes as sorted texts NAME=VALUE, with the replacements of normal.
 func values(all []*common.KeyValue) []string {
 	var texts []string
 	for _, kv := range all {
@@ -146,6 +148,7 @@ func values(all []*common.KeyValue) []string {
 	return texts
 }
 
+// pairs returns attributes in one line, or "" if there are none.
 func pairs(all []*common.KeyValue) string {
 	if len(all) == 0 {
 		return ""
@@ -165,8 +168,8 @@ func wrapped(texts []string) (lines []string) {
 	return lines
 }
 
-// A producer in Python writes only a header. Its message is delayed, fails twice, and is acknowledged.
-// docs/guides/tracing.md shows the spans that an OTLP receiver gets.
+// A producer in Python that knows nothing of tracing but the header traceparent schedules a message. The message is
+// delayed, fails twice, and is acknowledged. An OTLP receiver must get the spans that docs/guides/tracing.md shows.
 func TestTraceOfADelayedMessageFromPython(t *testing.T) {
 	t.Parallel()
 	r, prefix := dial(t)
@@ -179,9 +182,10 @@ func TestTraceOfADelayedMessageFromPython(t *testing.T) {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	work(t, r, prefix, provider, 2, 3)
+	const failures, attempts = 2, 3
+	work(t, r, prefix, provider, failures, attempts)
 	if took := time.Since(began); took < 250*time.Millisecond {
-		t.Errorf("it was not delayed: %v", took)
+		t.Errorf("the message was not delayed: settled after %v", took)
 	}
 	if err := provider.ForceFlush(t.Context()); err != nil {
 		t.Fatal(err)
@@ -192,7 +196,7 @@ func TestTraceOfADelayedMessageFromPython(t *testing.T) {
 	t.Log("\n" + got)
 	document, err := os.ReadFile("../../docs/guides/tracing.md")
 	if err != nil || !strings.Contains(string(document), "\n```text\n"+got+"```\n") {
-		t.Errorf("docs/guides/tracing.md does not show what came (%v):\n%s", err, got)
+		t.Errorf("docs/guides/tracing.md does not show the spans that came (%v):\n%s", err, got)
 	}
 	for _, s := range received.spans {
 		if s.EndTimeUnixNano < s.StartTimeUnixNano {

@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 	redistest.Main(m)
 }
 
-// child is a worker with tracing that the test kills while it handles its first message.
+// child is a worker with tracing that the test kills while it handles its first message. It does not return.
 func child(url, prefix string) {
 	ctx := context.Background()
 	r, err := bridge.DialWait(ctx, url, slog.New(slog.DiscardHandler))
@@ -46,7 +46,7 @@ func child(url, prefix string) {
 	panic(w.Run(ctx))
 }
 
-// startChild starts a child, and returns a function that kills it once it handles a message.
+// startChild starts a process that runs child. kill waits until the child handles a message, and then kills it.
 func startChild(t *testing.T, prefix string) (kill func()) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
@@ -94,15 +94,15 @@ func run(t *testing.T, begin func(context.Context) error) (stop func()) {
 	return stop
 }
 
-// work runs a worker with tracing whose handler fails the first attempts. It returns when an attempt has succeeded,
-// or when the given number of attempts were settled.
-func work(t *testing.T, r *bridge.Redis, prefix string, provider trace.TracerProvider, fail, settle int) {
+// work runs a worker with tracing until so many attempts are settled. The handler fails in the first of these attempts:
+// failures says in how many. Only the last attempt may be acknowledged.
+func work(t *testing.T, r *bridge.Redis, prefix string, provider trace.TracerProvider, failures, attempts int) {
 	t.Helper()
-	settled, n := make(chan bridge.Settlement, 100), 0
+	settled, n := make(chan bridge.Settlement, 100), 0 // n: calls of the handler
 	w, err := bridge.NewWorker(tracing.Worker(bridge.WorkerConfig{Redis: r, Prefix: prefix, Queue: "orders", Group: "billing",
 		Concurrency: 1, Settled: func(_ *bridge.Message, s bridge.Settlement) { settled <- s },
 		Handler: func(context.Context, *bridge.Message) error {
-			if n++; n <= fail {
+			if n++; n <= failures {
 				return errors.New("the card was declined")
 			}
 			return nil
@@ -111,10 +111,10 @@ func work(t *testing.T, r *bridge.Redis, prefix string, provider trace.TracerPro
 		t.Fatal(err)
 	}
 	stop := run(t, w.Run)
-	for i := range settle {
+	for i := range attempts {
 		select {
 		case s := <-settled:
-			if s == bridge.Acknowledged && i < settle-1 {
+			if s == bridge.Acknowledged && i < attempts-1 {
 				t.Errorf("attempt %d: %s", i+1, s)
 			}
 		case <-time.After(30 * time.Second):

@@ -17,9 +17,8 @@ import (
 
 // Config configures tracing. The zero value switches it off.
 type Config struct {
-	// Provider makes the spans: usually the one that the program's exporter is attached to. nil = off: no header is
-	// read or written. With noop.NewTracerProvider() traces and baggage pass through this program, but it makes no
-	// spans.
+	// Provider makes the spans. Usually the program's exporter is attached to it. nil = off: no header is read or
+	// written. With noop.NewTracerProvider() traces and baggage pass through this program, but it makes no spans.
 	Provider trace.TracerProvider
 
 	// Propagator reads and writes the headers of messages. nil = W3C trace context and baggage.
@@ -36,17 +35,17 @@ const (
 	scope  = "github.com/duestream/duestream/bridge/tracing"
 	system = "duestream"
 
-	keyLink       = attribute.Key("duestream.link")    // of a link: origin or last_attempt
-	keyAttempt    = attribute.Key("duestream.attempt") // from 1
-	keyMost       = attribute.Key("duestream.max_attempts")
-	keyEntry      = attribute.Key("duestream.entry")      // ID in the stream
-	keyLateness   = attribute.Key("duestream.lateness")   // seconds from due to ready
-	keySettlement = attribute.Key("duestream.settlement") // how the delivery ended
-	keyDelay      = attribute.Key("duestream.delay")      // seconds until the next attempt
-	keyError      = attribute.Key("duestream.error")      // of the last attempt
-	keyDue        = attribute.Key("duestream.due_ms")     // Unix ms
-	keyReady      = attribute.Key("duestream.ready")      // it became ready at once
-	keyRefused    = attribute.Key("duestream.refused")    // messages of a batch
+	keyLink        = attribute.Key("duestream.link")    // of a link: origin or last_attempt
+	keyAttempt     = attribute.Key("duestream.attempt") // from 1
+	keyMaxAttempts = attribute.Key("duestream.max_attempts")
+	keyEntry       = attribute.Key("duestream.entry")      // ID of the entry in the stream
+	keyLateness    = attribute.Key("duestream.lateness")   // seconds from due to ready
+	keySettlement  = attribute.Key("duestream.settlement") // how the delivery ended
+	keyDelay       = attribute.Key("duestream.delay")      // seconds until the next attempt
+	keyError       = attribute.Key("duestream.error")      // error text of the last attempt
+	keyDue         = attribute.Key("duestream.due_ms")     // Unix time in milliseconds
+	keyReady       = attribute.Key("duestream.ready")      // whether the message became ready at once
+	keyRefused     = attribute.Key("duestream.refused")    // number of refused messages in a batch
 )
 
 // tracer makes the spans of one client or worker.
@@ -57,12 +56,12 @@ type tracer struct {
 }
 
 func newTracer(c Config) *tracer {
-	made := c.Provider.Tracer(scope, trace.WithInstrumentationVersion(bridge.NewIdentity("").Version),
+	t := c.Provider.Tracer(scope, trace.WithInstrumentationVersion(bridge.NewIdentity("").Version),
 		trace.WithSchemaURL(semconv.SchemaURL))
 	if c.Propagator == nil {
 		c.Propagator = propagation.NewCompositeTextMapPropagator(propagation.TraceContext{}, propagation.Baggage{})
 	}
-	return &tracer{made, c.Propagator, c.Parent}
+	return &tracer{t, c.Propagator, c.Parent}
 }
 
 // operation returns the attributes that all spans of an operation have from their start, so that samplers see them.
@@ -72,9 +71,10 @@ func operation(queue, name string, more ...attribute.KeyValue) trace.SpanStartOp
 	}, more...)...)
 }
 
-// fail records an error on a span, with its kind and text. A non-empty other replaces the error's own text.
-func fail(span trace.Span, err error, other string) (kind, text string) {
-	kind, text = kindOf(err), lua.CutText(cmp.Or(other, err.Error()))
+// fail records an error on a span, and returns the kind and the text that it recorded. If replacement is not empty, it
+// is recorded in place of the error's own text.
+func fail(span trace.Span, err error, replacement string) (kind, text string) {
+	kind, text = kindOf(err), lua.CutText(cmp.Or(replacement, err.Error()))
 	span.SetStatus(codes.Error, text)
 	span.SetAttributes(semconv.ErrorTypeKey.String(kind))
 	return kind, text

@@ -12,7 +12,8 @@ import (
 )
 
 // If a worker stops before its handler returns, the span of the attempt is sent before the process ends, and the next
-// attempt is linked to it. If a worker acknowledges a delivery that was reclaimed, the span says that it was lost.
+// attempt is linked to that span. If a worker acknowledges a delivery that another worker has settled, the span says
+// that the delivery was lost.
 func TestStoppedAndLostAttemptsAreTold(t *testing.T) {
 	t.Parallel()
 	r, prefix := dial(t)
@@ -22,7 +23,7 @@ func TestStoppedAndLostAttemptsAreTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	begun, settled := make(chan *bridge.Message, 1), make(chan bridge.Settlement, 1)
-	begin := func(handler func(ctx context.Context) error) (stop func()) {
+	startWorker := func(handler func(ctx context.Context) error) (stop func()) {
 		w, err := bridge.NewWorker(tracing.Worker(bridge.WorkerConfig{Redis: r, Prefix: prefix, Queue: "orders", Group: "billing",
 			ShutdownTimeout: -1, Settled: func(_ *bridge.Message, s bridge.Settlement) { settled <- s },
 			Handler: func(ctx context.Context, m *bridge.Message) error {
@@ -34,7 +35,7 @@ func TestStoppedAndLostAttemptsAreTold(t *testing.T) {
 		}
 		return run(t, w.Run)
 	}
-	stop := begin(func(ctx context.Context) error {
+	stop := startWorker(func(ctx context.Context) error {
 		<-ctx.Done()
 		return ctx.Err()
 	})
@@ -46,12 +47,13 @@ func TestStoppedAndLostAttemptsAreTold(t *testing.T) {
 
 	spans.Reset()
 	taken := make(chan struct{})
-	stop = begin(func(context.Context) error {
+	stop = startWorker(func(context.Context) error {
 		<-taken
 		return nil
 	})
 	m := <-begun
-	want(t, "attempt", m.Attempt, 1)
+	want(t, "attempt", m.Attempt, 1) // the attempt that was released when its worker stopped is not counted
+	// Acknowledge the entry behind the worker's back, as if another worker had reclaimed and settled it.
 	xack := r.Client.B().Xack().Key(lua.NewKeys(prefix, "orders").Stream).Group("billing").Id(m.EntryID).Build()
 	if err := r.Client.Do(t.Context(), xack).Error(); err != nil {
 		t.Fatal(err)
@@ -64,7 +66,8 @@ func TestStoppedAndLostAttemptsAreTold(t *testing.T) {
 	stop()
 }
 
-// Regression: the span of a handler that returned nil after the worker had stopped never ended, and was kept for ever.
+// Regression: if a handler returned nil after its worker had stopped, the span of the attempt never ended and stayed in
+// memory.
 func TestHandlerThatIsLeftBehindEndsItsSpan(t *testing.T) {
 	t.Parallel()
 	r, prefix := dial(t)

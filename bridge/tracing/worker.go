@@ -21,20 +21,20 @@ import (
 // Worker returns the configuration of a worker that makes spans for its deliveries:
 //
 //   - "drain <queue>", from the due time until the message became ready, by the clock of the Redis server. An entry
-//     without a due time gets none.
+//     without a due time gets no such span.
 //   - "process <queue>", for the run of the handler, with the outcome of the delivery. The handler's context carries
 //     this span and the message's baggage. The span is linked to the span that scheduled the message and to the last
 //     attempt.
 //
-// Settled and Retried are still called; set them before calling Worker. An attempt whose process was killed has no
-// span, and spans that its exporter had not sent are lost.
+// The worker still calls cfg.Settled and cfg.Retried, if they were set before the call of Worker. An attempt whose
+// process was killed has no span. Spans that the exporter of a killed process had not sent are lost.
 func Worker(cfg bridge.WorkerConfig, c Config) bridge.WorkerConfig {
 	if c.Provider == nil || cfg.Handler == nil {
 		return cfg
 	}
 	w := &worker{
 		tracer: newTracer(c), next: cfg.Handler, settled: cfg.Settled, retried: cfg.Retried,
-		spans: map[string]spans{cfg.Queue: newSpans(cfg.Queue, cfg.Group)},
+		spans: map[string]queueSpans{cfg.Queue: newSpans(cfg.Queue, cfg.Group)},
 	}
 	for _, q := range cfg.Queues {
 		w.spans[q.Queue] = newSpans(q.Queue, cfg.Group)
@@ -48,22 +48,22 @@ type worker struct {
 	next    bridge.Handler
 	settled func(*bridge.Message, bridge.Settlement)
 	retried func(*bridge.Message, time.Duration, string)
-	spans   map[string]spans // by queue
+	spans   map[string]queueSpans // by queue
 
-	attempts sync.Map // *bridge.Message → *attempt: deliveries whose handler returned and that are not settled yet
+	attempts sync.Map // *bridge.Message → *attempt: deliveries whose handler has returned, until they are settled
 }
 
-// spans are the names and attributes of the spans of one queue. They are made once, not for each delivery.
-type spans struct {
-	drain, process     string // names
-	ofDrain, ofProcess trace.SpanStartOption
+// queueSpans are the names and attributes of the spans of one queue. They are made once, not for each delivery.
+type queueSpans struct {
+	drainName, processName string
+	drain, process         trace.SpanStartOption // attributes
 }
 
-func newSpans(queue, group string) spans {
-	return spans{
-		drain: "drain " + queue, process: "process " + queue,
-		ofDrain: operation(queue, "drain", semconv.MessagingConsumerGroupName(group)),
-		ofProcess: operation(queue, "process", semconv.MessagingOperationTypeProcess,
+func newSpans(queue, group string) queueSpans {
+	return queueSpans{
+		drainName: "drain " + queue, processName: "process " + queue,
+		drain: operation(queue, "drain", semconv.MessagingConsumerGroupName(group)),
+		process: operation(queue, "process", semconv.MessagingOperationTypeProcess,
 			semconv.MessagingConsumerGroupName(group)),
 	}
 }
@@ -72,7 +72,7 @@ func newSpans(queue, group string) spans {
 type attempt struct {
 	span  trace.Span
 	err   error
-	text  string        // replaces the text of err, after a panic
+	text  string        // after a panic, the text that is recorded in place of that of err; otherwise ""
 	ended time.Time     // when the handler returned
 	delay time.Duration // until the next attempt
 }
@@ -93,25 +93,25 @@ func (w *worker) start(ctx context.Context, m *bridge.Message) (context.Context,
 	ctx = w.extract(ctx, m.Headers)
 	origin := trace.SpanContextFromContext(ctx)
 	var links []trace.Link
-	root := !w.parent || !origin.IsValid()
-	if root && origin.IsValid() {
+	isRoot := !w.parent || !origin.IsValid()
+	if isRoot && origin.IsValid() {
 		links = append(links, trace.Link{SpanContext: origin, Attributes: linkOrigin})
 	}
 	if last := lastAttempt(m); last.IsValid() {
 		links = append(links, trace.Link{SpanContext: last, Attributes: linkLast})
 	}
-	own, known := w.spans[m.Queue]
-	if !known { // a message that no worker of this configuration was given
-		own = newSpans(m.Queue, m.Group)
+	spans, known := w.spans[m.Queue]
+	if !known { // the handler was called with a message of a queue that its worker does not serve
+		spans = newSpans(m.Queue, m.Group)
 	}
-	options := append(make([]trace.SpanStartOption, 0, 5), own.ofProcess, trace.WithSpanKind(trace.SpanKindConsumer),
+	options := append(make([]trace.SpanStartOption, 0, 5), spans.process, trace.WithSpanKind(trace.SpanKindConsumer),
 		trace.WithLinks(links...))
-	if drained, ok := w.drained(ctx, m, own, root, links); ok {
-		ctx = drained
-	} else if root {
+	if drainCtx, ok := w.addDrain(ctx, m, spans, isRoot, links); ok {
+		ctx = drainCtx
+	} else if isRoot {
 		options = append(options, trace.WithNewRoot())
 	}
-	ctx, span := w.Start(ctx, own.process, options...)
+	ctx, span := w.Start(ctx, spans.processName, options...)
 	if span.IsRecording() {
 		describe(span, m)
 	}
@@ -123,20 +123,20 @@ var (
 	linkLast   = []attribute.KeyValue{keyLink.String("last_attempt")}
 )
 
-// drained makes the span from due to ready, and returns the context for its children. It returns false if the due
-// time is missing or not in milliseconds.
-func (w *worker) drained(ctx context.Context, m *bridge.Message, own spans, root bool,
+// addDrain makes the span from due to ready, and returns the context for its children. It makes no span and returns
+// false if the due time or the time of the entry is missing, or plainly not in milliseconds.
+func (w *worker) addDrain(ctx context.Context, m *bridge.Message, spans queueSpans, isRoot bool,
 	links []trace.Link) (context.Context, bool) {
 	ready := lua.EntryTime(m.EntryID)
 	if m.Due.Before(earliest) || ready.Before(earliest) || time.Until(ready) > time.Hour {
 		return nil, false
 	}
-	options := append(make([]trace.SpanStartOption, 0, 5), own.ofDrain, trace.WithTimestamp(m.Due),
+	options := append(make([]trace.SpanStartOption, 0, 5), spans.drain, trace.WithTimestamp(m.Due),
 		trace.WithLinks(links...))
-	if root {
+	if isRoot {
 		options = append(options, trace.WithNewRoot())
 	}
-	ctx, span := w.Start(ctx, own.drain, options...)
+	ctx, span := w.Start(ctx, spans.drainName, options...)
 	if span.IsRecording() {
 		span.SetAttributes(semconv.MessagingMessageID(m.ID), keyAttempt.Int(m.Attempt), keyEntry.String(m.EntryID))
 	}
@@ -144,21 +144,22 @@ func (w *worker) drained(ctx context.Context, m *bridge.Message, own spans, root
 	return ctx, true
 }
 
-// earliest is the earliest plausible due time in milliseconds. An earlier one is in seconds, or missing.
+// earliest is the earliest plausible time in milliseconds. An earlier time is missing, or was written in seconds.
 var earliest = time.UnixMilli(1e12)
 
-// lastAttempt returns the span of the attempt before this one, which the entry carries in last_trace. It is invalid
-// if there is none.
+// lastAttempt returns the span of the attempt before this one, which the entry carries in last_trace. The span is
+// invalid if the entry has no such field.
 func lastAttempt(m *bridge.Message) trace.SpanContext {
-	told := m.Extra[lua.FieldLastTrace]
-	if told == "" {
+	parent := m.Extra[lua.FieldLastTrace]
+	if parent == "" {
 		return trace.SpanContext{}
 	}
-	return trace.SpanContextFromContext(propagation.TraceContext{}.Extract(context.Background(), carrier{traceparent: told}))
+	ctx := propagation.TraceContext{}.Extract(context.Background(), carrier{traceparent: parent})
+	return trace.SpanContextFromContext(ctx)
 }
 
-// reclaimed is the beginning of the error that a bridge writes when it reclaims an abandoned delivery.
-const reclaimed = "visibility timeout: not acknowledged within "
+// reclaimedPrefix begins the error that a bridge writes when it reclaims an abandoned delivery.
+const reclaimedPrefix = "visibility timeout: not acknowledged within "
 
 // describe sets the attributes of a delivery on its span.
 func describe(span trace.Span, m *bridge.Message) {
@@ -167,10 +168,10 @@ func describe(span trace.Span, m *bridge.Message) {
 		semconv.MessagingDestinationPartitionID(strconv.Itoa(m.Partition)), keyAttempt.Int(m.Attempt),
 		keyEntry.String(m.EntryID), keyLateness.Float64(m.Lateness().Seconds()))
 	if m.MaxAttempts > 0 {
-		all = append(all, keyMost.Int(m.MaxAttempts))
+		all = append(all, keyMaxAttempts.Int(m.MaxAttempts))
 	}
 	span.SetAttributes(all...)
-	if strings.HasPrefix(m.Error, reclaimed) {
+	if strings.HasPrefix(m.Error, reclaimedPrefix) {
 		span.AddEvent("duestream.reclaimed", trace.WithAttributes(keyError.String(lua.CutText(m.Error))))
 	}
 }
@@ -178,9 +179,9 @@ func describe(span trace.Span, m *bridge.Message) {
 // end records that the handler returned or panicked. The span ends when the delivery is settled.
 func (w *worker) end(ctx context.Context, m *bridge.Message, span trace.Span, err error) {
 	if own := span.SpanContext(); err != nil && own.IsValid() && !own.IsRemote() {
-		told := propagation.MapCarrier{}
-		propagation.TraceContext{}.Inject(ctx, told)
-		m.Trace = told[traceparent]
+		headers := propagation.MapCarrier{}
+		propagation.TraceContext{}.Inject(ctx, headers)
+		m.Trace = headers[traceparent] // the next attempt finds it in last_trace
 	}
 	if !span.IsRecording() {
 		span.End()
@@ -194,16 +195,16 @@ func (w *worker) end(ctx context.Context, m *bridge.Message, span trace.Span, er
 	w.attempts.Store(m, a)
 }
 
-// Settlements of attempts that were interrupted, beside those of package bridge.
+// Settlements of interrupted attempts, besides the settlements of package bridge.
 const (
 	stopping       bridge.Settlement = "stopping"
 	handlerTimeout bridge.Settlement = "handler_timeout"
 	unreachable    bridge.Settlement = "unreachable"
 )
 
-// interrupted returns the settlement for the cause that ended a handler's context. "" = Settled will tell the
-// settlement. After the other causes Settled may not be called: a worker that stops may end before it has settled the
-// delivery, and a worker that abandoned the handler may have settled the delivery already.
+// interrupted returns the settlement for the cause that ended a handler's context. It returns "" if the worker is going
+// to call Settled. After the causes below, Settled may not be called: a worker that stops may end before it has settled
+// the delivery, and a worker that abandoned the handler may have settled the delivery already.
 func interrupted(cause, err error) bridge.Settlement {
 	switch {
 	case errors.Is(cause, bridge.ErrStopping) && err != nil:
@@ -247,8 +248,8 @@ func (a *attempt) settle(s bridge.Settlement) {
 	a.span.SetAttributes(keySettlement.String(string(s)))
 	if s == bridge.Lost {
 		fail(a.span, bridge.ErrLost, "")
-	} else if a.err != nil && s != bridge.Released && s != bridge.Snoozed && s != stopping && s != unreachable {
-		kind, text := fail(a.span, plain(a.err), a.text)
+	} else if a.err != nil && countsAsError(s) {
+		kind, text := fail(a.span, unwrapOutcome(a.err), a.text)
 		a.span.AddEvent(semconv.ExceptionEventName, trace.WithTimestamp(a.ended),
 			trace.WithAttributes(semconv.ExceptionType(kind), semconv.ExceptionMessage(text)))
 	}
@@ -262,8 +263,14 @@ func (a *attempt) settle(s bridge.Settlement) {
 	a.span.End(trace.WithTimestamp(a.ended))
 }
 
-// plain returns the handler's own error, without the wrapping of RetryAfter or DeadLetter.
-func plain(err error) error {
+// countsAsError reports whether the error of an attempt with this settlement is an error of the handler. The errors of
+// the other settlements only put the message off.
+func countsAsError(s bridge.Settlement) bool {
+	return s != bridge.Released && s != bridge.Snoozed && s != stopping && s != unreachable
+}
+
+// unwrapOutcome returns the handler's own error, without the wrapping of RetryAfter or DeadLetter.
+func unwrapOutcome(err error) error {
 	for strings.HasPrefix(fmt.Sprintf("%T", err), "*stream.") && errors.Unwrap(err) != nil {
 		err = errors.Unwrap(err)
 	}

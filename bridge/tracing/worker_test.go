@@ -26,6 +26,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
+// origin is the traceparent of the producer in most tests, and other is that of an earlier attempt. In both, characters
+// 3 to 35 are the trace ID, and 36 to 52 the span ID.
 const (
 	origin = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	other  = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -58,7 +60,8 @@ func deliver(cfg bridge.WorkerConfig, ctx context.Context, m *bridge.Message, s 
 	}()
 	<-done
 	if s == bridge.Retried && cfg.Retried != nil {
-		cfg.Retried(m, 1500*time.Millisecond, "panic: boom\nstack")
+		const delay = 1500 * time.Millisecond // shown as duestream.delay=1.5
+		cfg.Retried(m, delay, "panic: boom\nstack")
 	}
 	if cfg.Settled != nil {
 		cfg.Settled(m, s)
@@ -66,10 +69,12 @@ func deliver(cfg bridge.WorkerConfig, ctx context.Context, m *bridge.Message, s 
 	return err
 }
 
+// worker returns the configuration of a worker with tracing.
 func worker(c tracing.Config, handler bridge.Handler) bridge.WorkerConfig {
 	return tracing.Worker(bridge.WorkerConfig{Queue: "orders", Group: "billing", Handler: handler}, c)
 }
 
+// done is a handler that succeeds.
 func done(context.Context, *bridge.Message) error { return nil }
 
 // look returns the only span with a name.
@@ -122,6 +127,7 @@ func want(t *testing.T, what string, got, wanted any) {
 	}
 }
 
+// attributes returns the attributes of a span as texts.
 func attributes(s tracetest.SpanStub) map[string]string {
 	all := map[string]string{}
 	for _, kv := range s.Attributes {
@@ -149,10 +155,10 @@ func TestAttemptIsATraceLinkedToTheProducers(t *testing.T) {
 	want(t, "process", line(process), "link 0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331 duestream.link=origin\nconsumer Unset")
 	want(t, "state of the link", process.Links[0].SpanContext.TraceState().String(), "vendor=1")
 	want(t, "drain has a parent", drain.Parent.IsValid(), false)
-	want(t, "process is in it", process.Parent.SpanID(), drain.SpanContext.SpanID())
-	want(t, "and in its trace", process.SpanContext.TraceID(), drain.SpanContext.TraceID())
+	want(t, "parent of process is drain", process.Parent.SpanID(), drain.SpanContext.SpanID())
+	want(t, "trace of both", process.SpanContext.TraceID(), drain.SpanContext.TraceID())
 	if process.SpanContext.TraceID().String() == origin[3:35] {
-		t.Error("it is the producer's trace")
+		t.Error("the attempt is in the producer's trace")
 	}
 	want(t, "drain from", drain.StartTime.UnixMilli(), m.Due.UnixMilli())
 	want(t, "drain for", drain.EndTime.Sub(drain.StartTime), 20*time.Millisecond)
@@ -207,7 +213,7 @@ func TestMessageWithoutATraceBeginsOne(t *testing.T) {
 			want(t, "links", len(first.Links), 0)
 			want(t, "baggage", carried, 0)
 			if first.SpanContext.TraceID() == running.SpanContext().TraceID() {
-				t.Error("it is the trace of the program")
+				t.Error("the attempt is in the trace of the program")
 			}
 		}
 		running.End()
@@ -318,8 +324,8 @@ func TestSettledDeliveriesAreForgotten(t *testing.T) {
 		runtime.AddCleanup(m, func(int) { forgotten.Add(1) }, 0)
 		deliver(cfg, ctx, m, bridge.Retried)
 	}
-	// An abandoned handler returns after its delivery was settled, so Settled is not called any more. Before the handler
-	// timeout, another cause may have cancelled its context.
+	// An abandoned handler returns after its delivery was settled, so Settled is not called any more. Another
+	// cause than the handler timeout may have cancelled its context before.
 	for _, cause := range []error{bridge.ErrHandlerTimeout, bridge.ErrLost, bridge.ErrUnreachable, bridge.ErrCancelled} {
 		late, end := context.WithCancelCause(context.Background())
 		end(cause)
@@ -370,7 +376,7 @@ func TestProviderThatRecordsNothingPassesTracesOn(t *testing.T) {
 		want(t, "baggage", baggage.FromContext(ctx).String(), "tenant=acme")
 		return errors.New("no")
 	}), t.Context(), m, bridge.Retried)
-	want(t, "trace of an attempt that there is not", m.Trace, "")
+	want(t, "trace for the next attempt, of an attempt without a span", m.Trace, "")
 }
 
 // A span that is not sampled gets no attributes, but the next attempt is still linked to it.
@@ -396,6 +402,7 @@ func (s *sampler) ShouldSample(p sdktrace.SamplingParameters) sdktrace.SamplingR
 	return sdktrace.SamplingResult{Decision: sdktrace.RecordAndSample}
 }
 
+// A sampler can decide by the queue and by the links of a span, so both are given when the span begins.
 func TestSamplerSeesQueueAndLinks(t *testing.T) {
 	t.Parallel()
 	s := &sampler{}
@@ -429,7 +436,7 @@ func TestEntryFromTheFutureHasNoDrainSpan(t *testing.T) {
 	want(t, "status", drain.Status.Code, codes.Unset)
 }
 
-// A worker of several queues named its spans after none of them.
+// Regression: a worker of several queues named its spans after none of these queues.
 func TestSpansAreNamedAfterTheQueueOfTheirMessage(t *testing.T) {
 	t.Parallel()
 	provider, spans := memory(t)

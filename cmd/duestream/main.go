@@ -2,21 +2,21 @@
 //
 // Only this command, with its packages under internal, reads the environment, flags and signals, writes to standard
 // output, or exits. It uses bridge and bridge/admin, as any program may. Package command under internal puts the
-// commands together; each of them stands in a file with its name (dead_redrive.go) in the package of its subject:
+// commands together. Each command is in a file with its name (dead_redrive.go), in the package of its subject:
 // messages, looking, deadletters, recurrences, queues, workers, servers, functions or tools.
 //
 // Invariants:
 //   - exit codes keep their meaning and are documented (TestExitCodesAreDocumented);
 //   - wrong input is reported with its limit, before Redis is touched (TestWrongInputIsNamedAndDoesNotTouchRedis);
 //   - scheduling a file again schedules nothing twice (TestFileAgainSchedulesNothing);
-//   - after a failure, the lines of a file that were not taken are known by number
+//   - after a failure, the command prints the number of the line to continue from
 //     (TestRedisGoneInTheMiddleOfAFileLosesNothing);
 //   - work never acknowledges a message whose command it stopped (TestWorkGivesBackWhatAStopCutShort);
 //   - bench leaves no keys behind when it ends (TestBenchCleansUpWhenItIsInterrupted);
 //   - top restores the terminal, however it ends (TestTopGivesTheTerminalBack,
 //     TestTopGivesTheTerminalBackWhenItPanics);
 //   - a completion waits at most one second for Redis (TestCompletionNeverHangs);
-//   - the manual page has every command, flag, variable and exit code (TestManualHasEveryCommandFlagCodeAndVariable);
+//   - the manual page has every command, flag, variable and exit code (TestManualIsComplete);
 //   - no program that this process started outlives it (TestSecondSignalLeavesNoCommandRunning,
 //     TestCommandDiesWithAWorkerThatIsKilled, TestServerOfDevDiesWithIt).
 package main
@@ -45,12 +45,12 @@ func main() {
 	os.Exit(code)
 }
 
-// lastGrace is the time that child processes get to end by themselves when this process ends at once.
+// lastGrace is the time between SIGTERM and SIGKILL to child processes when this process ends at once.
 const lastGrace = time.Second
 
 // interruptible returns a context that the first SIGINT or SIGTERM cancels, for a clean stop. A second signal ends
-// the child processes and then this process at once. SIGHUP, of a closed terminal, counts like SIGTERM, unless it is
-// ignored (nohup).
+// the child processes and then this process at once. SIGHUP, which a closed terminal sends, counts like SIGTERM, unless
+// SIGHUP is ignored (nohup).
 func interruptible(parent context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(parent)
 	signals := make(chan os.Signal, 2)

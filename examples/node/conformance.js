@@ -1,5 +1,5 @@
 #!/usr/bin/env node
-// The example's worker and producer, in the form that `duestream conformance` runs.
+// Runs the example's worker or producer in the form that `duestream conformance` tests.
 //
 //   duestream conformance --worker --level complete -- node examples/node/conformance.js worker
 //   duestream conformance --producer --level complete -- node examples/node/conformance.js producer

@@ -27,7 +27,7 @@ export const watched = (redis) => redis.on('error', () => {});
 // Waits for a time, or until an AbortController aborts.
 export const pause = (ms, until) => sleep(ms, null, { signal: until.signal }).catch(() => {});
 
-// Repeats a call that fails, as long as again(error, ms since the first call) returns true.
+// Repeats a call while it fails and again(error, milliseconds since the first call) returns true.
 export async function repeatedly(call, again) {
   for (let begin = Date.now(), delay = 100; ; delay = Math.min(2 * delay, 3000)) {
     try {
@@ -44,7 +44,7 @@ export async function repeatedly(call, again) {
 const numbers = (text) => (text ?? '').split(',').filter((n) => /^\d+$/.test(n) && n >= 1 && n <= 256).map(Number);
 
 export class Queue {
-  plain = true; // whether plain commands must be used, as far as is known
+  plain = true; // whether plain commands must be used, by the last call of the library
   #counts = new Set([1]);
   #lookAgain = 0;
   #plainUntil = 0;
@@ -61,13 +61,14 @@ export class Queue {
     return kinds.split(' ').map((kind) => this.key(kind, partition));
   }
 
-  // Returns how many partitions the queue has. It reads the registry every 5 s, and registers the queue if the registry does not have it.
+  // Returns how many partitions the queue has. It reads the registry at most every 5 s, and registers the queue if
+  // the registry does not have it.
   async partitions() {
     if (Date.now() >= this.#lookAgain) {
       const registered = await this.redis.hget(`${this.prefix}:queues`, this.name);
       if (registered === null) await this.register();
       const counts = [1, ...numbers(registered)];
-      if ([...this.#counts].some((n) => !counts.includes(n))) { // the registry lost it, or the queue was deleted
+      if ([...this.#counts].some((n) => !counts.includes(n))) { // the registry lost a count, or the queue was deleted
         const deleted = await this.redis.hget(`${this.prefix}:queues`, `/deleted/${this.name}`);
         for (const n of numbers(deleted)) this.#counts.delete(n);
       }
@@ -77,15 +78,17 @@ export class Queue {
     return Math.max(...this.#counts);
   }
 
-  // Registers the queue with the bridges. Without this, they find it on their own within seconds or minutes.
+  // Tells the bridges of the queue. Otherwise they find the queue by a scan, which takes seconds or minutes.
   async register() {
-    const counts = ['-', ...[...this.#counts].sort((a, b) => a - b)].join(); // '-': without those of a deleted queue
+    // '-' makes the script leave out the counts of a deleted queue
+    const counts = ['-', ...[...this.#counts].sort((a, b) => a - b)].join();
     const added = await this.fcall('register', [`${this.prefix}:queues`], this.name, counts)
       ?? await this.redis.hsetnx(`${this.prefix}:queues`, this.name, '1');
     if (added) await this.redis.xadd(`${this.prefix}:wake`, 'MAXLEN', 1, '*', 'queues', 1);
   }
 
-  // Returns the settings for a group. For each one, the order is: the group, the queue, the defaults, the built-in value.
+  // Returns the settings for a group. Each setting comes from the group, else from the queue, else from the defaults,
+  // else it is built in.
   async policy(group) {
     const [own, defaults] = await Promise.all([this.redis.hgetall(this.key('policy')), this.redis.hgetall(`${this.prefix}:defaults`)]);
     const encoded = encodeURIComponent(group).replace(/[!'()*]/g, (c) => `%${c.charCodeAt(0).toString(16).toUpperCase()}`);
@@ -98,7 +101,8 @@ export class Queue {
     return found;
   }
 
-  // Calls a script of the functions library. Returns null if that is not loaded; then plain commands must be used. Looks again after 5 s.
+  // Calls a function of the library. Returns null if the library is not loaded: then plain commands must be used.
+  // Tries the library again after 5 s.
   async fcall(name, keys, ...args) {
     if (Date.now() < this.#plainUntil) return null;
     try {

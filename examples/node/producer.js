@@ -4,7 +4,7 @@
 //   node producer.js emails order-42 --in 900 --payload 'close the order' --header kind=order
 //
 // If a message with this ID is still scheduled, the ID is refused where the functions library is loaded (duestream functions load). Otherwise
-// the message is overwritten. DUESTREAM_REDIS_URL and DUESTREAM_PREFIX are as for worker.js.
+// the new message replaces it. DUESTREAM_REDIS_URL and DUESTREAM_PREFIX are as for worker.js.
 import { randomUUID } from 'node:crypto';
 import { parseArgs } from 'node:util';
 import { pathToFileURL } from 'node:url';
@@ -41,7 +41,8 @@ export class Producer {
   async schedule(message) {
     const again = (err, ms) => ms < this.patienceMs && (/^(READONLY|LOADING) /.test(err.message) || !/^[A-Z]+ /.test(err.message));
     const token = randomUUID(); // with it, the script recognizes a repeated call
-    // Decided before the first attempt: a repetition must use the same partition, even if the queue has grown meanwhile.
+    // The partition is decided before the first attempt: a repetition must use the same one, even if the queue has
+    // grown meanwhile.
     const partition = crc32(Buffer.from(message.id)) % await repeatedly(() => this.queue.partitions(), again);
     return repeatedly(async () => await this.#call(partition, message, token) ?? this.#plainly(partition, message), again);
   }

@@ -94,7 +94,8 @@ export class Worker {
     const stream = this.queue.key('stream', partition);
     const held = new Map(), running = new Set();
     this.#held.set(partition, held);
-    let start = await this.#insist(() => this.#lastDelivered(stream)); // earlier entries were read before: a bridge takes them back
+    // a bridge takes back the entries that were read before this worker started
+    let start = await this.#insist(() => this.#lastDelivered(stream));
     for (let after = '>', delay = 100; !this.stopping;) {
       try {
         while (running.size >= this.concurrency) await Promise.race(running);
@@ -132,7 +133,8 @@ export class Worker {
   }
 
   async #lastDelivered(stream) {
-    if (await this.queue.fcall('version', []) === null) return '>'; // nothing will be read again, and a plain user may not run XINFO
+    // without the library no entry is read again, and the user may lack permission for XINFO
+    if (await this.queue.fcall('version', []) === null) return '>';
     try {
       for (const flat of await this.redis.xinfo('GROUPS', stream)) if (flat[1] === this.group) return flat[flat.indexOf('last-delivered-id') + 1];
     } catch (err) {
@@ -152,7 +154,7 @@ export class Worker {
   async #work(partition, message) {
     const own = message.for === '' || message.for === this.group;
     try {
-      if (own) await this.handler(message); // a retry for another group is acknowledged, and that is all
+      if (own) await this.handler(message); // a retry for another group is only acknowledged
     } catch (err) {
       say(`${message.id}, attempt ${message.attempt}: ${err.message}`);
       await this.#insist(() => this.#fail(partition, message, err));
@@ -182,13 +184,14 @@ export class Worker {
     }
   }
 
-  // Returns how often a message is attempted, and for how long if that is limited.
+  // Returns the limit of attempts, and the limit of a message's age if the policy has one.
   #limits() {
     const { max_attempts: attempts, retry_for_ms: limit } = this.#policy;
     return limit ? `${attempts} retry_for_ms=${limit}` : attempts;
   }
 
-  // Returns the delays after failed attempts: the policy's list, or retry_min × 2^(n-1) for the n-th, varied by up to half, at most retry_max.
+  // Returns the delays after failed attempts: the policy's list, or for the n-th retry_min × 2^(n-1) × 0.5 to 1.5,
+  // and at most retry_max.
   #delays() {
     const { retry_delays_ms: list, retry_min_ms: least, retry_max_ms: most } = this.#policy;
     if (list !== '0') return list;

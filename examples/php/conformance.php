@@ -1,7 +1,10 @@
 #!/usr/bin/env php
 <?php
-// The examples in the form that `duestream conformance` runs: --worker -- php conformance.php worker, or --producer -- php conformance.php producer,
-// also with --level complete. Standard output has only the JSON lines that the test reads.
+// Runs the example's worker or producer in the form that `duestream conformance` tests. Standard output has only the
+// JSON lines that the test reads.
+//
+//   duestream conformance --worker --level complete -- php examples/php/conformance.php worker
+//   duestream conformance --producer --level complete -- php examples/php/conformance.php producer
 
 declare(strict_types=1);
 
@@ -18,9 +21,10 @@ $prefix = getenv('DUESTREAM_PREFIX') ?: 'duestream';
 
 function work(Message $message): void
 {
+    // The header is KIND NUMBER, such as "slow 300" (milliseconds) or "fail 2" (attempts). Without a number it is 0.
     [$kind, $number] = explode(' ', ($message->headers['work'] ?? 'ok') . ' 0');
     for ($until = now() + ($kind === 'slow' ? (int) $number / 1000 : 0); ($left = $until - now()) > 0;) {
-        usleep((int) ceil($left * 1e6)); // a signal ends it early
+        usleep((int) ceil($left * 1e6)); // a signal ends usleep early
     }
     match (true) {
         $kind === 'fail' && $message->attempt <= (int) $number => throw new RuntimeException('asked to fail'),

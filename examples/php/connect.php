@@ -1,5 +1,6 @@
 <?php
-// The code that producer.php and worker.php share: it connects to a URL, throws error replies as exceptions, and calls the functions library.
+// The code that producer.php and worker.php share: connecting to a URL, throwing error replies as exceptions, and
+// calling the functions library.
 
 declare(strict_types=1);
 
@@ -11,7 +12,7 @@ function connect(string $url): \Redis
     $at = parse_url($url);
     $redis = new \Redis();
     checked($redis, $redis->connect(($at['scheme'] === 'rediss' ? 'tls://' : '') . $at['host'], $at['port'] ?? 6379, 5, null, 0, 5));
-    $redis->setOption(\Redis::OPT_MAX_RETRIES, 0); // otherwise it reconnects on its own in the middle of a call
+    $redis->setOption(\Redis::OPT_MAX_RETRIES, 0); // otherwise phpredis reconnects on its own in the middle of a call
     if (isset($at['pass'])) {
         $user = urldecode($at['user'] ?? '');
         checked($redis, $redis->auth($user === '' ? urldecode($at['pass']) : [$user, urldecode($at['pass'])]));
@@ -23,8 +24,9 @@ function connect(string $url): \Redis
 }
 
 /**
- * Returns a reply, or throws the error that phpredis only keeps for getLastError. False without an error means that the command could not be
- * sent. No command here may answer false, so commands that may find or change nothing are sent as HMGET or as raw commands.
+ * Returns a reply, or throws the error that phpredis only keeps for getLastError. False without an error means that the
+ * command could not be sent. The methods of phpredis also return false when a command finds or changes nothing. So such
+ * commands are sent as HMGET, as raw commands or in a pipeline: then the reply is not false.
  */
 function checked(\Redis $redis, mixed $reply): mixed
 {
@@ -37,8 +39,9 @@ function checked(\Redis $redis, mixed $reply): mixed
 }
 
 /**
- * Registers a queue if the bridges do not know it yet. Returns its partition counts: the registered ones, and the known
- * ones except those of a deleted queue. A user who may not read them gets the known ones.
+ * Registers a queue if the bridges do not know it yet. Returns its partition counts: those in the registry, and those
+ * that the caller knew ($known), except the counts of an earlier queue of this name that was deleted. A user who may
+ * not read the registry gets $known.
  *
  * @param int[] $known
  * @return int[]
@@ -62,7 +65,7 @@ function register(\Redis $redis, string $prefix, string $queue, array $known): a
     return array_unique([1, ...array_diff($known, $deleted), ...$registered]);
 }
 
-/** Calls a function of duestream's library. Returns null if that is not loaded; then plain commands must be used. */
+/** Calls a function of duestream's library. Returns null if the library is not loaded: then plain commands must be used. */
 function fcall(\Redis $redis, string $function, array $keys, array $arguments): ?array
 {
     try {

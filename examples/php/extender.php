@@ -1,6 +1,7 @@
 <?php
-// This extends the visibility timeouts for a worker in PHP. A handler occupies the only thread, even in calls that no signal interrupts. So a
-// child process with its own connection restarts the timeouts. It ends with its worker, in whatever way that ends.
+// Extends the visibility timeouts for a worker in PHP. A handler occupies the only thread, even in calls that no
+// signal interrupts. So a child process with its own connection restarts the timeouts. The child ends when its worker
+// ends, also when the worker is killed.
 
 declare(strict_types=1);
 
@@ -13,6 +14,7 @@ final class Extender
     private int $child = 0;
     /** @var array<string, string> what the child has to extend: entry => the line that was sent to it */
     private array $held = [];
+    /** @var array<string, true> the lines that the child sent for lost messages */
     private array $lost = [];
 
     /** @param \Closure(): void $disconnect closes the worker's connection before the child starts, because both processes would write to it */
@@ -121,7 +123,7 @@ final class Extender
                     }
                 }
                 $next = now() + min($policy->get($redis, $queue, 'visibility_ms') / 3000, 5); // at most 5 s, to notice new settings
-            } catch (\Throwable $e) { // of any kind: this process must not end before its worker
+            } catch (\Throwable $e) { // errors of any kind, because this process must not end before its worker
                 fwrite(STDERR, "worker.php: extend: {$e->getMessage()}\n");
                 $redis = null;
                 $next = now() + 0.5;

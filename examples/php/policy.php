@@ -46,7 +46,7 @@ final class Policy
         return [...array_values($own), ...array_values($defaults)];
     }
 
-    /** Returns how often a message is attempted, and for how long if that is limited. */
+    /** Returns the limit of attempts, and the limit of a message's age if the policy has one. */
     public function limits(\Redis $redis, Message $message): string
     {
         $limit = $this->get($redis, $message->queue, 'retry_for_ms');
@@ -58,7 +58,7 @@ final class Policy
     {
         foreach ($this->levels($redis, $message->queue, 'retry_delays_ms') as $value) {
             if (is_string($value) && preg_match('/^\d+(,\d+)*$/D', $value)) {
-                if ($value === '0') {
+                if ($value === '0') { // 0 = no list; lists of further levels do not count either
                     break;
                 }
                 return $value;

@@ -4,7 +4,7 @@
 //
 //   php producer.php --in 900 --payload 'close the order' --header kind=order emails order-42
 //
-// If a message with this ID is still scheduled, the library refuses the ID, and plain commands overwrite the message.
+// If a message with this ID is still scheduled, the library refuses the ID, and plain commands replace the message.
 // DUESTREAM_REDIS_URL and DUESTREAM_PREFIX are as for worker.php.
 
 declare(strict_types=1);
@@ -25,7 +25,7 @@ final class Producer
     /** @var int[] the partition counts that the queue is known to have */
     private array $counts = [1];
     private float $refreshAt = 0;
-    private bool $functions = true; // until a function is not found
+    private bool $functions = true; // whether the library is tried; false after a function was not found
     /** @var array<string, string> by key prefix: the token of the last call whose reply arrived */
     private array $done = [];
 
@@ -38,7 +38,8 @@ final class Producer
     }
 
     /**
-     * Returns false when the library reports that a message with this ID is scheduled already, or was within its $dedupMs.
+     * Returns false if the library refuses the ID: a message with this ID is scheduled, or was scheduled within its
+     * $dedupMs.
      *
      * @param array<string, string> $headers
      */
@@ -90,7 +91,7 @@ final class Producer
         return true;
     }
 
-    /** Does the same with the library. Returns null if that is not there. */
+    /** Does the same as write, with the library. Returns null if the library is not loaded. */
     private function call(\Redis $redis, string $key, string $token, string $id, int $dueMs, string $payload, string $meta, int $dedupMs): ?bool
     {
         $names = array_map(fn(string $name) => $key . $name, ['due', 'payload', 'meta', 'stream', 'wake', 'seen', 'policy']);
@@ -100,7 +101,7 @@ final class Producer
         if ($reply === null) {
             return null;
         }
-        $this->done[$key] = $token; // the server may forget it
+        $this->done[$key] = $token; // the next call tells the server to forget this token
         return $reply[0] >= 0 ? $reply[0] > 0 : throw new \InvalidArgumentException("malformed: $meta");
     }
 
@@ -110,7 +111,7 @@ final class Producer
             try {
                 return $do($this->redis ??= connect($this->url));
             } catch (\RedisException $e) {
-                $this->redis = null; // a transaction that was begun ends with its connection
+                $this->redis = null; // an unfinished transaction ends with its connection
                 $this->refreshAt = 0;
                 // Error replies of Redis begin with a word in capitals. Any other error is a broken connection.
                 if (now() >= $giveUpAt || preg_match('/^(?!LOADING|READONLY|MASTERDOWN)[A-Z]{2,} /', $e->getMessage())) {

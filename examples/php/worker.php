@@ -27,7 +27,7 @@ final class Message
 {
     /** @param array<string, string> $headers */
     public function __construct(
-        public readonly string $queue, // or one of its partitions
+        public readonly string $queue, // the name of the queue or of one of its partitions, as in their keys
         public readonly string $entry,
         public readonly string $id,
         public readonly string $payload,
@@ -130,7 +130,7 @@ final class Worker
     /** Registers the queue, reads its partition count, and creates the group in each partition. */
     private function join(): void
     {
-        // Also those of a deleted queue.
+        // The partitions that this worker already serves stay, also after the queue was deleted.
         $count = max(count($this->queues), ...register($this->redis, $this->prefix, $this->queue, [1]));
         $this->queues = array_map(fn(int $i) => $i ? "$this->queue/$i" : $this->queue, range(0, $count - 1));
         $this->functions = fcall($this->redis, 'version', [], []) !== null;
@@ -140,7 +140,7 @@ final class Worker
                 $this->starts[$queue] = '0-0';
             } catch (\RedisException $e) {
                 str_starts_with($e->getMessage(), 'BUSYGROUP') ?: throw $e;
-                if ($this->functions) { // needed with the library only; other users may lack permission for XINFO
+                if ($this->functions) { // only used with the library; without it the user may lack permission for XINFO
                     $this->starts[$queue] ??= $this->lastDelivered($queue);
                 }
             }
@@ -148,7 +148,7 @@ final class Worker
         $this->joinAt = now() + self::REFRESH;
     }
 
-    /** Returns the last entry that the group was given. */
+    /** Returns the ID of the last entry that the group was given. */
     private function lastDelivered(string $queue): string
     {
         $groups = checked($this->redis, $this->redis->xInfo('GROUPS', $this->policy->key($queue, 'stream')));
@@ -158,7 +158,8 @@ final class Worker
     /**
      * Returns the messages that a cut connection kept from this worker: they are pending, and nobody works on them. Without the library, they
      * cannot be distinguished from messages that have failed. Reading them again with XREADGROUP would count as an attempt. The entries that a
-     * crashed worker of the same name held are before the start. They are left to the bridges, which count that as an attempt.
+     * crashed worker of the same name held are before the start. The bridges take these entries back, and count that
+     * as an attempt.
      *
      * @return Message[]
      */
@@ -183,7 +184,7 @@ final class Worker
     /** @return Message[] */
     private function read(): array
     {
-        $this->redis ??= connect($this->url); // a restart of the extending process may have closed it
+        $this->redis ??= connect($this->url); // a restart of the extending process may have closed the connection
         $messages = $streams = [];
         foreach ($this->queues as $queue) {
             $streams[$this->policy->key($queue, 'stream')] = '>';
@@ -214,7 +215,8 @@ final class Worker
     {
         $this->extender->hold($messages);
         foreach ($messages as $message) {
-            if ($message->for !== '' && $message->for !== $this->group) { // for another group: it is only acknowledged
+            // a retry for another group is only acknowledged
+            if ($message->for !== '' && $message->for !== $this->group) {
                 $this->persist(fn() => $this->acknowledge($message));
             } elseif (!$this->isLost($message) && ($this->beginUntil === null || !$this->release($message) && now() < $this->beginUntil)) {
                 $this->handle($message, $handler, $acknowledged);

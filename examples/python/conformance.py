@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The example's worker and producer, as `duestream conformance` drives them.
+"""Runs the example's worker or producer in the form that `duestream conformance` tests.
 
     duestream conformance --worker --level complete -- python3 examples/python/conformance.py worker
     duestream conformance --producer --level complete -- python3 examples/python/conformance.py producer
@@ -18,7 +18,7 @@ from worker import DeadLetter, Retry, Worker, run_until_signal
 
 
 def say(**line):
-    sys.stdout.write(json.dumps(line) + "\n")  # at once: partitions have threads
+    sys.stdout.write(json.dumps(line) + "\n")  # one write for a line, because each partition has a thread
     sys.stdout.flush()
 
 

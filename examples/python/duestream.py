@@ -25,7 +25,8 @@ class Queue:
         self.client, self.name = client, name
         self.prefix = prefix or os.environ.get("DUESTREAM_PREFIX", "duestream")
         self.counts, self.look_again = {1}, 0
-        self.plain, self.plain_until = True, 0  # whether plain commands must be used, as far as is known
+        # whether plain commands must be used, and until when the library is not tried
+        self.plain, self.plain_until = True, 0
 
     def key(self, kind, partition=0):
         return f"{self.prefix}:{{{self.name}{f'/{partition}' if partition else ''}}}:{kind}"
@@ -34,13 +35,15 @@ class Queue:
         return [self.key(kind, partition) for kind in kinds.split()]
 
     def partitions(self):
-        """Returns how many partitions the queue has. It reads the registry every 5 s, and registers the queue if the registry does not have it."""
+        """Returns how many partitions the queue has.
+
+        It reads the registry at most every 5 s, and registers the queue if the registry does not have it."""
         if time.monotonic() >= self.look_again:
             registered = self.client.hget(f"{self.prefix}:queues", self.name)
             if registered is None:
                 self.register()
             counts = {1} | self.numbers(registered)
-            if self.counts - counts:  # the registry lost them, or the queue was deleted
+            if self.counts - counts:  # the registry lost some counts, or the queue was deleted
                 self.counts -= self.numbers(self.client.hget(f"{self.prefix}:queues", f"/deleted/{self.name}"))
             self.counts |= counts
             self.look_again = time.monotonic() + 5
@@ -52,8 +55,9 @@ class Queue:
         return {int(n) for n in (text or b"").split(b",") if n.isdigit() and 1 <= int(n) <= 256}
 
     def register(self):
-        """Registers the queue with the bridges. Without this, they find it on their own within seconds or minutes."""
-        counts = ",".join(map(str, ["-", *sorted(self.counts)]))  # "-": without those of a deleted queue
+        """Tells the bridges of the queue. Otherwise they find the queue by a scan, which takes seconds or minutes."""
+        # "-" makes the script leave out the counts of a deleted queue
+        counts = ",".join(map(str, ["-", *sorted(self.counts)]))
         added = self.fcall("register", [f"{self.prefix}:queues"], self.name, counts)
         if added is None:
             added = self.client.hsetnx(f"{self.prefix}:queues", self.name, "1")
@@ -61,7 +65,9 @@ class Queue:
             self.client.xadd(f"{self.prefix}:wake", {"queues": 1}, maxlen=1, approximate=False)
 
     def policy(self, group):
-        """Returns the settings for a group. For each one, the order is: the group, the queue, the defaults, the built-in value."""
+        """Returns the settings for a group.
+
+        Each setting comes from the group, else from the queue, else from the defaults, else it is built in."""
         own = self.client.hgetall(self.key("policy"))
         default = self.client.hgetall(f"{self.prefix}:defaults")
         found = {"retry_delays_ms": "0"}
@@ -78,7 +84,9 @@ class Queue:
         return found
 
     def fcall(self, name, keys, *args):
-        """Calls a script of the functions library. Returns None if that is not loaded; then plain commands must be used. Looks again after 5 s."""
+        """Calls a function of the library. Returns None if the library is not loaded: then plain commands must be used.
+
+        Tries the library again after 5 s."""
         if time.monotonic() < self.plain_until:
             return None
         try:

@@ -5,7 +5,7 @@
     printf 'one\ntwo\n' | python3 producer.py emails --in 5      one message per line, each with a new ID
 
 If a message with this ID is still scheduled, the ID is refused where the functions library is loaded (duestream functions load). Otherwise
-the message is overwritten. DUESTREAM_REDIS_URL and DUESTREAM_PREFIX are as for worker.py.
+the new message replaces it. DUESTREAM_REDIS_URL and DUESTREAM_PREFIX are as for worker.py.
 """
 import argparse
 import dataclasses
@@ -43,9 +43,10 @@ class Producer:
         self.done = {}  # by partition: the token of the last call whose reply arrived
 
     def schedule(self, messages):
-        """Schedules messages: of each partition either all or none. Returns the IDs that were refused because they are known already.
+        """Schedules messages: either all messages of a partition or none.
 
-        A call that fails because the connection broke is repeated for `patience` seconds. Other errors, such as OOM of a full server, are raised."""
+        Returns the IDs that were refused because the queue knows them already. A call that fails because the connection
+        broke is repeated for `patience` seconds. Any other error, such as OOM of a full server, is raised."""
         refused = []
         count = self.repeatedly(self.queue.partitions)
         parts = {}

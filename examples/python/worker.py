@@ -99,7 +99,8 @@ class Worker:
 
     def read_forever(self, partition):
         stream, after, delay = self.queue.key("stream", partition), ">", 0.1
-        start = self.insist(self.last_delivered, stream)  # earlier entries were read before: a bridge takes them back
+        # a bridge takes back the entries that were read before this worker started
+        start = self.insist(self.last_delivered, stream)
         while not self.stopping.is_set():
             try:
                 reply = self.client.xreadgroup(self.group, self.consumer, {stream: after}, count=self.batch, block=2000)
@@ -122,7 +123,7 @@ class Worker:
 
     def last_delivered(self, stream):
         if self.queue.fcall("version", []) is None:
-            return None  # nothing will be read again, and a plain user may not run XINFO
+            return None  # without the library no entry is read again, and the user may lack permission for XINFO
         try:
             groups = self.client.xinfo_groups(stream)
         except redis.ResponseError as err:
@@ -149,7 +150,8 @@ class Worker:
                 self.let_go(partition, [m])
                 continue
             done.append(m)
-            if time.monotonic() - since > 0.01:  # acknowledge fast ones together, and slow ones at once
+            # acknowledge messages together while they are fast, and after a slow one at once
+            if time.monotonic() - since > 0.01:
                 self.acknowledge(partition, done)
                 done, since = [], time.monotonic()
         self.acknowledge(partition, done)
@@ -173,7 +175,7 @@ class Worker:
         if isinstance(failure, DeadLetter):
             self.insist(self.leave, "dead_letter", partition, [m.entry, m.raw_id, text])
         else:
-            delay = failure.delay_ms if isinstance(failure, Retry) else ""  # by the policy
+            delay = failure.delay_ms if isinstance(failure, Retry) else ""  # "" = the delay of the policy
             how = [m.entry, m.raw_id, "retry", delay, "max_attempts", text]
             self.insist(self.leave, "retry", partition, [self.limits(), self.delays(), *how])
         return False
@@ -189,12 +191,14 @@ class Worker:
             self.queue.fcall(script, keys[:6], self.group, *args)  # a library of an earlier release
 
     def limits(self):
-        """Returns how often a message is attempted, and for how long if that is limited."""
+        """Returns the limit of attempts, and the limit of a message's age if the policy has one."""
         limit = self.policy["retry_for_ms"]
         return f"{self.policy['max_attempts']}{f' retry_for_ms={limit}' if limit else ''}"
 
     def delays(self):
-        """Returns the delays after failed attempts: the policy's list, or retry_min × 2^(n-1) for the n-th, varied by up to half, at most retry_max."""
+        """Returns the delays after failed attempts.
+
+        They are the policy's list, or for the n-th retry_min × 2^(n-1) × 0.5 to 1.5, and at most retry_max."""
         if self.policy["retry_delays_ms"] != "0":
             return self.policy["retry_delays_ms"]
         least, most = self.policy["retry_min_ms"], max(self.policy["retry_min_ms"], self.policy["retry_max_ms"])
@@ -272,7 +276,7 @@ class Worker:
 def run_until_signal(worker):
     """Runs a worker until SIGTERM or SIGINT."""
     signals = {signal.SIGTERM, signal.SIGINT}
-    signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # in all threads, because this one waits for them
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # in all threads, because only this thread waits for signals
     thread = threading.Thread(target=worker.run)
     thread.start()
     signal.sigwait(signals)

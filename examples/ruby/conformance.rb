@@ -1,8 +1,11 @@
 #!/usr/bin/env ruby
 # frozen_string_literal: true
 
-# The examples in the form that `duestream conformance` runs: --worker -- ruby conformance.rb worker, or --producer -- ruby conformance.rb producer,
-# also with --level complete. Standard output has only the JSON lines that the test reads.
+# Runs the example's worker or producer in the form that `duestream conformance` tests. Standard output has only the
+# JSON lines that the test reads.
+#
+#   duestream conformance --worker --level complete -- ruby examples/ruby/conformance.rb worker
+#   duestream conformance --producer --level complete -- ruby examples/ruby/conformance.rb producer
 
 require "json"
 require_relative "producer"

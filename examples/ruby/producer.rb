@@ -5,7 +5,7 @@
 #
 #   ruby producer.rb emails order-42 --in 900 --payload 'close the order' --header kind=order
 #
-# If a message with this ID is still scheduled, the library refuses the ID, and plain commands overwrite the message.
+# If a message with this ID is still scheduled, the library refuses the ID, and plain commands replace the message.
 # DUESTREAM_REDIS_URL and DUESTREAM_PREFIX are as for worker.rb.
 
 require "json"
@@ -27,7 +27,8 @@ module Duestream
       @counts, @refresh_at, @done = [1], 0, {}
     end
 
-    # Returns true if the message was scheduled, and false if the library reports that the ID is scheduled already, or was within its dedup_ms.
+    # Returns true if the message was scheduled, and false if the library refuses the ID: a message with this ID is
+    # scheduled, or was scheduled within its dedup_ms.
     def schedule(id, due_ms, payload: "", headers: {}, max_attempts: nil, expires_ms: nil, dedup_ms: 0)
       meta = headers.to_h { |name, value| ["h:#{name}", value.to_s] } # all values are strings
       meta["max_attempts"] = max_attempts.to_s if max_attempts
@@ -64,7 +65,7 @@ module Duestream
       true
     end
 
-    # Does the same with the library. Returns nil if that is not loaded.
+    # Does the same as write, with the library. Returns nil if the library is not loaded.
     def call(key, token, id, due_ms, payload, meta, dedup_ms)
       return unless @functions
 
@@ -72,7 +73,7 @@ module Duestream
       verdict, = @redis.call("FCALL", "duestream_schedule", 7, *names, token, @done.fetch(key, ""), 60_000, id, due_ms, payload, meta, dedup_ms)
       raise ArgumentError, "malformed: #{meta}" if verdict.negative?
 
-      @done[key] = token # the server may forget it
+      @done[key] = token # the next call tells the server to forget this token
       verdict.positive?
     rescue Redis::CommandError => e
       raise unless e.message.match?(/\A(ERR Function not found|ERR unknown command|NOPERM)/)
@@ -82,7 +83,7 @@ module Duestream
 
     # Registers the queue with the bridges, which would otherwise find it within seconds or minutes, and reads its partition count.
     def refresh
-      @functions = true # until a function is not found
+      @functions = true # the library is tried until a function is not found
       @refresh_at = now + REFRESH
       if @redis.hsetnx("#{@prefix}:queues", @queue, "1")
         @redis.xadd("#{@prefix}:wake", { "queues" => 1 }, maxlen: 1, approximate: false)
@@ -90,10 +91,10 @@ module Duestream
       registered, deleted = [@queue, "/deleted/#{@queue}"].map do |field|
         @redis.hget("#{@prefix}:queues", field).to_s.split(",").map(&:to_i).select { |n| n.between?(1, 256) }
       end
-      # Those that the registry lost stay, and those of a deleted queue go.
+      # Keep the counts that the registry has lost. Drop the counts of a deleted queue.
       @counts = [1] | (@counts - deleted) | registered
     rescue Redis::CommandError => e
-      raise unless e.message.start_with?("NOPERM") # a user who may not read it uses the first partition
+      raise unless e.message.start_with?("NOPERM") # a user who may not read the registry uses the first partition
     end
 
     # Returns the name of the message's partition, as in its keys.

@@ -52,7 +52,7 @@ module Duestream
     def initialize(url, queue:, group:, consumer:, prefix: "duestream", batch: 10)
       @url, @queue, @group, @consumer, @prefix, @batch = url, queue, group, consumer, prefix, batch
       @redis = Redis.new(url: url)
-      @queues = [queue] # the names of its partitions, as in their keys
+      @queues = [queue] # the names of the partitions, as in their keys
       @starts = {} # by partition: the last entry that the group had been given before this worker began to read
       @held, @lock = [], Mutex.new # messages whose visibility timeout must not run out
       @wake, @stop = IO.pipe
@@ -100,11 +100,11 @@ module Duestream
 
     # Registers the queue, reads its partition count, and creates the group in each partition.
     def join
-      if @redis.hsetnx("#{@prefix}:queues", @queue, "1") # the bridges do not know it yet
+      if @redis.hsetnx("#{@prefix}:queues", @queue, "1") # the bridges do not know the queue yet
         @redis.xadd("#{@prefix}:wake", { "queues" => 1 }, maxlen: 1, approximate: false)
       end
       counts = @redis.hget("#{@prefix}:queues", @queue).to_s.split(",").map(&:to_i)
-      count = [@queues.size, *counts.select { |n| n <= 256 }].max # also those of a deleted queue
+      count = [@queues.size, *counts.select { |n| n <= 256 }].max # the partitions of a deleted queue stay, too
       @queues = [@queue, *(1...count).map { |i| "#{@queue}/#{i}" }]
       @functions = library?
       @queues.each do |queue|
@@ -112,12 +112,13 @@ module Duestream
         @starts[queue] = "0-0"
       rescue Redis::CommandError => e
         raise unless e.message.start_with?("BUSYGROUP")
-        @starts[queue] ||= last_delivered(queue) if @functions # needed with the library only; other users may lack permission for XINFO
+        # only used with the library; without it the user may lack permission for XINFO
+        @starts[queue] ||= last_delivered(queue) if @functions
       end
       @join_at = now + REFRESH
     end
 
-    # Returns the last entry that the group was given.
+    # Returns the ID of the last entry that the group was given.
     def last_delivered(queue)
       @redis.xinfo(:groups, key(queue, "stream")).find { |group| group["name"] == @group }["last-delivered-id"]
     end
@@ -131,7 +132,8 @@ module Duestream
 
     # Returns the messages that a cut connection kept from this worker: they are pending, and nobody works on them. Without the library, they
     # cannot be distinguished from messages that have failed. Reading them again with XREADGROUP would count as an attempt. The entries that a
-    # crashed worker of the same name held are before the start. They are left to the bridges, which count that as an attempt.
+    # crashed worker of the same name held are before the start. The bridges take these entries back, and count that
+    # as an attempt.
     def unseen
       return [] unless @functions
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# worker.sh and producer.sh, as `duestream conformance` drives them.
+# Runs worker.sh or producer.sh in the form that `duestream conformance` tests.
 #
 #   duestream conformance --worker --level good -- examples/shell/conformance.sh worker
 #   duestream conformance --producer --level complete -- examples/shell/conformance.sh producer
@@ -15,7 +15,7 @@ queue=${QUEUE:?}
 # shellcheck source=examples/shell/producer.sh
 . "$here/producer.sh"
 
-# One message, run by worker.sh. File descriptor 3 is the standard output of the kit.
+# Handles one message. worker.sh runs this script for each message. File descriptor 3 is the standard output of the kit.
 handle() {
   local work='' number
   printf '{"id":"%s","attempt":%s,"payload":"%s","headers":%s}\n' "$(json "$ID")" "$ATTEMPT" "$(base64 -w0)" "$HEADERS" >&3
@@ -28,7 +28,8 @@ handle() {
   esac
 }
 
-# order LINE — sets id, due, payload, dedup and the JSON of meta, from a line of JSON cut at its quotes, as worker.sh does.
+# order LINE — sets id, due, payload, dedup and the JSON fields of meta from a line of JSON. It cuts the line at the
+# quotes, as worker.sh does.
 order() {
   local text=${1//'\\'/$'\1'} i inside='' name value part
   text=${text//'\"'/$'\2'}

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# The code that producer.sh and worker.sh share. They set queue before they use it.
+# The code that producer.sh and worker.sh share. They set the variable queue before they call a function.
 #
 # DUESTREAM_REDIS_URL  default redis://127.0.0.1:6379         DUESTREAM_PREFIX  default duestream
 # REDIS_CLI            default redis-cli (7.0 or later), or valkey-cli
@@ -25,8 +25,8 @@ keys() {
 }
 
 # partitions — sets count to the largest partition count that the queue has had since it was last deleted. It reads
-# the registry every 5 s. If the registry does not have the queue, it registers it with the bridges. Without this, they
-# find it on their own within seconds or minutes.
+# the registry every 5 s. A queue that the registry lacks is added, and the bridges are told. Otherwise the bridges
+# would find the queue only after seconds or minutes.
 count=1 look_again=0
 partitions() {
   local known deleted n

@@ -5,8 +5,9 @@
 #   ./producer.sh emails order-42 0s < body.bin             the payload from standard input, any bytes
 #   ./producer.sh -H kind=order -m 5 emails order-42 15m …  with headers, and at most five attempts
 #
-# An ID that is still scheduled is refused where the functions library is loaded (duestream functions load), and overwritten where it is
-# not. DUESTREAM_REDIS_URL, DUESTREAM_PREFIX and REDIS_CLI as for worker.sh.
+# If a message with this ID is still scheduled, the ID is refused where the functions library is loaded (duestream
+# functions load). Otherwise the new message replaces it. DUESTREAM_REDIS_URL, DUESTREAM_PREFIX and REDIS_CLI are as
+# for worker.sh.
 set -euo pipefail
 # shellcheck source=examples/shell/duestream.sh
 . "$(dirname "${BASH_SOURCE[0]}")/duestream.sh"
@@ -19,7 +20,7 @@ if string.sub(due, 1, 1) == "+" then
   local now = redis.call("TIME")
   due = string.format("%.0f", now[1] * 1000 + math.floor(now[2] / 1000) + due)
 end
-redis.call("HSET", KEYS[1], ARGV[1], ARGV[3]) -- also when it is empty: what a full server refuses has to come first
+redis.call("HSET", KEYS[1], ARGV[1], ARGV[3]) -- also an empty payload, because a full server has to refuse the first command
 if ARGV[4] ~= "" then redis.call("HSET", KEYS[2], ARGV[1], ARGV[4]) else redis.call("HDEL", KEYS[2], ARGV[1]) end
 redis.call("ZADD", KEYS[3], due, ARGV[1])
 redis.call("XADD", KEYS[4], "MAXLEN", "1", "*", "due_ms", due)
@@ -30,11 +31,12 @@ partition_of() {
   if [ "$2" = 1 ]; then echo 0; else echo $(($(printf '%s' "$1" | gzip -c | tail -c 8 | od -An -N4 -tu4 --endian=little) % $2)); fi
 }
 
-# send ID WHEN META FILE [DEDUP] — sends the message once and sets answer. It fails without a useful answer. The partition is decided before the
-# first attempt: a repetition must use the same partition, even if the queue has grown meanwhile.
+# send ID WHEN META FILE [DEDUP] — sends the message once, and sets answer to the reply. It fails if there is no
+# usable reply. The partition is decided before the first attempt: a repetition must use the same partition, even if
+# the queue has grown meanwhile.
 plain_until=0
 send() {
-  local body=@$token # stands for the payload only
+  local body=@$token # redis-cli replaces this word by the payload
   answer='no connection'
   if [ -z "$partition" ]; then
     partitions || return

@@ -13,7 +13,7 @@
 # QUEUE, GROUP         required                               CONSUMER          default host-process
 # ACK_LOG              file that gets "ID attempt entry" after each acknowledgement
 # FAIL_ONCE_PERCENT    this share of first attempts is left pending, to show that messages come back; default 0
-# DUESTREAM_REDIS_URL, DUESTREAM_PREFIX and REDIS_CLI as in duestream.sh
+# DUESTREAM_REDIS_URL, DUESTREAM_PREFIX and REDIS_CLI are described in duestream.sh
 #
 # One read covers all partitions, so they have to be on one server, and clusters do not work. A binary payload of 1 MiB takes bash some seconds.
 # shellcheck disable=SC1003 # '\\' is two backslashes
@@ -26,11 +26,12 @@ consumer=${CONSUMER:-$(uname -n)-$$} log=${ACK_LOG:-/dev/null} percent=${FAIL_ON
 stopping=''
 trap 'stopping=1' TERM INT
 
-# Prints an argument in the form that redis-cli reads from its standard input.
+# quote TEXT — prints an argument in the form that redis-cli reads from its standard input.
 quote() { local s=${1//\\/\\\\}; printf '"%s"' "${s//\"/\\\"}"; }
 group=$(quote "$GROUP") me=$(quote "$consumer")
 
-# One redis-cli runs all commands. It reads one line per command and writes one line of JSON, even if a payload has line breaks.
+# connect — starts the redis-cli that runs all commands. It reads one line per command and writes one line of JSON,
+# even if a payload has line breaks.
 connect() {
   if [ -n "${CLI_PID:-}" ]; then
     kill -KILL "$CLI_PID" 2>/dev/null
@@ -69,11 +70,12 @@ call() {
   return 1
 }
 
-# recover — handles an error. It creates lost groups again at 0. After any other error it waits one second, then two, then four, and reconnects.
+# recover — handles an error. It creates lost groups again at 0. After any other error it waits one second, then two,
+# then four, and reconnects.
 recover() {
   local stream
   case $reply in
-    error:\"NOGROUP* | error:\"UNBLOCKED*) # UNBLOCKED before 7.2, when the key was deleted during a blocked read
+    error:\"NOGROUP* | error:\"UNBLOCKED*) # Redis before 7.2 answers UNBLOCKED when the key is deleted during a blocked read
       for stream in "${streams[@]}"; do
         call "XGROUP CREATE $stream $group 0 MKSTREAM" || case $reply in error:\"BUSYGROUP*) ;; *) break ;; esac
       done
@@ -97,14 +99,15 @@ look() {
   looked=$SECONDS
 }
 
-# extend_every — prints a third of the visibility timeout, in seconds. That is the setting of the group, the queue or the defaults, or 30 s.
+# extend_every — prints a third of the visibility timeout, in seconds, and at most 5. The timeout is the setting of
+# the group, else of the queue, else of the defaults, else 30 s.
 extend_every() {
   local ms
   keys 0 policy
   for ms in $(redis HMGET "${keys[0]}" "group:$encoded:visibility_ms" visibility_ms) $(redis HGET "$prefix:defaults" visibility_ms) 30000; do
     case $ms in *[!0-9]* | 0* | ??????????*) ;; *) if [ "$ms" -ge 100 ] && [ "$ms" -le 604800000 ]; then break; fi ;; esac
   done
-  [ "$ms" -lt 15000 ] || ms=15000 # 5 s at most
+  [ "$ms" -lt 15000 ] || ms=15000 # a third of it is 5 s
   printf '%d.%03d' $((ms / 3000)) $((ms / 3 % 1000))
 }
 

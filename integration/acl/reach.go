@@ -1,5 +1,5 @@
-// Package acl derives the rights that each documented user needs from the source code: the scripts that the program
-// of its role can run, and the commands that it sends besides them.
+// Package acl derives from the source code which rights each documented user needs: the scripts that the program of its
+// role can run, and the commands that it sends besides them.
 package acl
 
 import (
@@ -21,13 +21,13 @@ import (
 
 const module = "github.com/duestream/duestream"
 
-// code is the type-checked source of the module, as a call graph.
+// code is the call graph of the module. Its nodes are functions, methods and package variables.
 type code struct {
 	fset  *token.FileSet
-	calls map[types.Object][]types.Object // calls and references of functions and package variables
-	sends map[types.Object][]string       // commands that its own body sends
-	names map[string]types.Object         // by name, such as "bridge.Client.Schedule"
-	all   []*types.Named
+	calls map[types.Object][]types.Object // by node: the nodes to which its body refers
+	sends map[types.Object][]string       // by node: what its body sends, a command ("XGROUP CREATE") or "script <name>"
+	names map[string]types.Object         // nodes by name, such as "bridge.Client.Schedule"
+	all   []*types.Named                  // the named types of the module
 }
 
 // loadCode loads the given packages and their dependencies within the module.
@@ -107,6 +107,7 @@ type importFunc func(path string) (*types.Package, error)
 
 func (f importFunc) Import(path string) (*types.Package, error) { return f(path) }
 
+// declaration adds a function, or the variables of a declaration, to the graph.
 func (c *code) declaration(pkg string, info *types.Info, d ast.Decl) {
 	switch d := d.(type) {
 	case *ast.FuncDecl:
@@ -135,7 +136,8 @@ func (c *code) declaration(pkg string, info *types.Info, d ast.Decl) {
 	}
 }
 
-// body records what a function, or the value of a variable, refers to, and which commands it builds.
+// body records for a node to which nodes its body refers, and which commands it builds. The body of a variable is its
+// value.
 func (c *code) body(of types.Object, info *types.Info, node ast.Node) {
 	ast.Inspect(node, func(n ast.Node) bool {
 		switch n := n.(type) {
@@ -144,7 +146,7 @@ func (c *code) body(of types.Object, info *types.Info, node ast.Node) {
 			switch used := used.(type) {
 			case *types.Func:
 				c.calls[of] = append(c.calls[of], used.Origin())
-				if command := builds(used); command != "" && command != "ARBITRARY" {
+				if command := builds(used); command != "" && command != arbitrary {
 					c.sends[of] = append(c.sends[of], command)
 				}
 			case *types.Var:
@@ -159,7 +161,8 @@ func (c *code) body(of types.Object, info *types.Info, node ast.Node) {
 	})
 }
 
-// call records commands that are given as text, and scripts.
+// call records for a node a command that is given as text (Arbitrary("SET", …)), or a script that is loaded by name
+// (lua.load). A command whose name is not a constant is recorded as "? <position>".
 func (c *code) call(of types.Object, info *types.Info, n *ast.CallExpr) {
 	text := func(i int) string {
 		if i < len(n.Args) && info.Types[n.Args[i]].Value != nil && info.Types[n.Args[i]].Value.Kind() == constant.String {
@@ -169,7 +172,7 @@ func (c *code) call(of types.Object, info *types.Info, n *ast.CallExpr) {
 	}
 	switch fun := n.Fun.(type) {
 	case *ast.SelectorExpr:
-		if used, ok := info.Uses[fun.Sel].(*types.Func); ok && builds(used) == "ARBITRARY" {
+		if used, ok := info.Uses[fun.Sel].(*types.Func); ok && builds(used) == arbitrary {
 			command := text(0)
 			if containers[command] {
 				command += " " + text(1)
@@ -186,13 +189,18 @@ func (c *code) call(of types.Object, info *types.Info, n *ast.CallExpr) {
 	}
 }
 
+// containers are the commands whose first argument is the name of a subcommand.
 var containers = map[string]bool{
 	"ACL": true, "CLIENT": true, "CLUSTER": true, "COMMAND": true, "CONFIG": true, "FUNCTION": true, "LATENCY": true,
 	"MEMORY": true, "OBJECT": true,
 	"SCRIPT": true, "SENTINEL": true, "SLOWLOG": true, "XGROUP": true, "XINFO": true,
 }
 
-// builds returns the command that a method of the client library's builder builds, or "".
+// arbitrary is the result of builds for the builder's method Arbitrary, whose arguments are the command.
+const arbitrary = "ARBITRARY"
+
+// builds returns the command that a method of the client library's builder builds, or arbitrary. It returns "" for any
+// other function.
 func builds(f *types.Func) string {
 	recv := f.Signature().Recv()
 	if recv == nil {
@@ -207,7 +215,7 @@ func builds(f *types.Func) string {
 	default:
 		return ""
 	}
-	for container := range containers {
+	for container := range containers { // the builder's method XgroupCreate builds XGROUP CREATE
 		if sub, ok := strings.CutPrefix(name, container); ok && sub != "" {
 			return container + " " + sub
 		}
@@ -218,10 +226,12 @@ func builds(f *types.Func) string {
 	return name
 }
 
-// reach returns the commands and scripts that functions called from roots can send, each with one call path. It does
-// not follow calls of the functions in without.
-func (c *code) reach(roots, without []string) (map[string]string, error) {
-	found, seen, from := map[string]string{}, map[types.Object]bool{}, map[types.Object]types.Object{}
+// reach returns the commands and scripts that can be sent by the functions named in roots and by those that they call,
+// directly or indirectly. The value is a call path to a function that sends it. reach does not enter the functions
+// named in excluded.
+func (c *code) reach(roots, excluded []string) (map[string]string, error) {
+	found, seen := map[string]string{}, map[types.Object]bool{}
+	from := map[types.Object]types.Object{} // by node: the node from which it was first reached
 	var queue []types.Object
 	for _, name := range roots {
 		of := c.names[name]
@@ -230,7 +240,7 @@ func (c *code) reach(roots, without []string) (map[string]string, error) {
 		}
 		queue = append(queue, of)
 	}
-	for _, name := range without {
+	for _, name := range excluded {
 		of := c.names[name]
 		if of == nil {
 			return nil, fmt.Errorf("there is no %s", name)
@@ -263,7 +273,7 @@ func (c *code) reach(roots, without []string) (map[string]string, error) {
 	return found, nil
 }
 
-// way describes the call path to a function, from its end.
+// way describes the call path to a node, beginning with the node itself: "send < run < main".
 func way(of types.Object, from map[types.Object]types.Object) string {
 	var steps []string
 	for seen := map[types.Object]bool{}; of != nil && !seen[of]; of = from[of] {

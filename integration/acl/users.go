@@ -8,13 +8,16 @@ import (
 	"strings"
 )
 
-// rule allows commands on keys. The first rule of a user is its root rule, the others are selectors.
+// rule allows commands on the keys that match its patterns. The first rule of a user is its root rule, the others are
+// selectors.
 type rule struct {
 	patterns []string
-	commands []string // "XGROUP CREATE"
+	commands []string // in the form "XGROUP CREATE"
 }
 
 var (
+	// setUser matches the command that creates a user in the document: the whole command, name, password and rules.
+	// alsoRules matches a row of the table "Also needed": the rules and their purpose.
 	setUser   = regexp.MustCompile(`(?m)^> (ACL SETUSER (\S+) on >(\S+) (.*))$`)
 	alsoRules = regexp.MustCompile("(?m)^\\| `([^`]+)` \\| (.*) \\|$")
 )
@@ -65,7 +68,7 @@ func parseRule(text string) (r rule) {
 	return r
 }
 
-// use is a command that a program sends for a key. why is the reason for it.
+// use is a command that a program sends for a key, or for no key (""). why tells where the program does so.
 type use struct{ command, key, why string }
 
 // covers reports whether the rule allows the use.

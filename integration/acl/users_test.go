@@ -20,9 +20,12 @@ func TestMain(m *testing.M) { redistest.Main(m) }
 
 // role describes the program of a documented user.
 type role struct {
-	roots, without []string            // entry points; functions that another user runs
-	sends          map[string][]string // keys of commands sent besides the scripts; "" = no key
-	optional       []string            // rights in further rows of the document, or not needed at all
+	roots   []string // its entry points
+	without []string // functions that are reached from the roots, but that another user runs
+	// commands that it sends besides the scripts, with the names of their keys; "" means no key
+	sends map[string][]string
+	// optional are commands that the user may lack: other rows of the document grant them, or nothing needs them.
+	optional []string
 }
 
 var (
@@ -47,24 +50,24 @@ var (
 			roots: []string{"bridge.NewBridge", "bridge.Bridge.Run"},
 			sends: map[string][]string{"EXISTS": {"duestream:defaults"}, "HGETALL": {"policy", "duestream:defaults",
 				"duestream:queues", "planned"}, "HLEN": {"recurring"}, "HSCAN": {"recurring", "calm"}, "TIME": {""},
-				"HGET": {"duestream:queues", "payload", "meta", "recurring", "planned"}, "HSET": {"payload", "meta"}, "HDEL": {"payload", "meta", "calm"},
-				"ZADD": {"due"}, "ZCARD": {"due"}, "ZRANGE": {"due"}, "ZSCORE": {"due"},
-				"WATCH": {"due", "payload", "meta"}, "UNWATCH": {""}, "MULTI": {""}, "EXEC": {""}, "XADD": {"wake"},
-				"INFO": {""}, "SCAN": {""}, "XINFO GROUPS": {"stream"}, "XINFO CONSUMERS": {"stream"}, "XPENDING": {"stream"},
-				"XLEN": {"stream"}, "XREAD": {"wake", "duestream:wake"}, "ZREM": {"duestream:bridges", "due", "turns"}},
+				"HGET": {"duestream:queues", "payload", "meta", "recurring", "planned"}, "HDEL": {"calm"},
+				"ZSCORE": {"due"},
+				"INFO":   {""}, "SCAN": {""},
+				"XINFO GROUPS": {"stream"}, "XINFO CONSUMERS": {"stream"}, "XPENDING": {"stream"},
+				"XLEN": {"stream"}, "XREAD": {"wake", "duestream:wake"}, "ZREM": {"duestream:bridges"}},
 			optional: append(always, "WAIT", "WAITAOF"),
 		},
 		"gateway": {
 			// table holds the handlers of all routes.
-			roots: []string{"bridge/gateway.New", "bridge/gateway.Gateway.Close",
+			roots: []string{"bridge/gateway.New", "bridge/gateway.Gateway.Run", "bridge/gateway.Gateway.Close",
 				"bridge/gateway.table", "bridge/access.Open", "bridge/access.Store.First",
 				"bridge/access.Store.Authenticate", "bridge/access.Store.Take",
-				"bridge/gateway/lmstfy.NewAdmin", "bridge/gateway/lmstfy.Server.Run", "bridge/gateway/lmstfy.Server.ServeHTTP",
-				"bridge/gateway/lmstfy.publish", "bridge/gateway/lmstfy.publishBulk", "bridge/gateway/lmstfy.republish",
-				"bridge/gateway/lmstfy.consume", "bridge/gateway/lmstfy.ack", "bridge/gateway/lmstfy.peek",
-				"bridge/gateway/lmstfy.peekJob", "bridge/gateway/lmstfy.size", "bridge/gateway/lmstfy.destroy",
-				"bridge/gateway/lmstfy.peekDead", "bridge/gateway/lmstfy.deadSize", "bridge/gateway/lmstfy.respawn",
-				"bridge/gateway/lmstfy.deleteDead"},
+				"bridge/lmstfy.NewAdmin", "bridge/lmstfy.server.run", "bridge/lmstfy.server.answer",
+				"bridge/lmstfy.publish", "bridge/lmstfy.publishBulk", "bridge/lmstfy.republish",
+				"bridge/lmstfy.consume", "bridge/lmstfy.ack", "bridge/lmstfy.peek",
+				"bridge/lmstfy.peekJob", "bridge/lmstfy.size", "bridge/lmstfy.destroy",
+				"bridge/lmstfy.peekDead", "bridge/lmstfy.deadSize", "bridge/lmstfy.respawn",
+				"bridge/lmstfy.deleteDead"},
 			without: []string{"lua.DeleteEmpty"}, // destroy deletes a queue with everything in it
 			sends: map[string][]string{"EXISTS": {"stream"}, "HEXISTS": {"duestream:queues"}, "TYPE": {"due"}, "TIME": {""},
 				"HGET": {"duestream:tokens", "duestream:queues", "meta"}, "HGETALL": {"policy", "recurring"},
@@ -75,7 +78,7 @@ var (
 				"ZMSCORE": {"due", "seen"},
 				"XDEL":    {"dead"}, "XTRIM": {"dead"}, "XLEN": {"dead"}, "XPENDING": {"stream"}, "XRANGE": {"stream", "dead"},
 				"XREVRANGE": {"stream", "dead"}, "XREAD": {"stream"}, "XINFO CONSUMERS": {"stream"}, "XINFO GROUPS": {"stream"},
-				"ZCARD": {"due"}, "ZCOUNT": {"due"}, "ZRANGE": {"due", "duestream:bridges"}, "ZRANGEBYSCORE": {"due"},
+				"ZCARD": {"due"}, "ZCOUNT": {"due"}, "ZRANGE": {"due", "duestream:bridges"},
 				"ZSCAN": {"due"}, "ZSCORE": {"due", "seen"}},
 			optional: append(always, "CONFIG GET", "WAIT", "WAITAOF"), // durability is optional
 		},
@@ -90,7 +93,8 @@ var (
 
 const anyQueue = "duestream:{emails}:"
 
-// keysOf returns the keys that a script header, or a role, means by a name. Some names mean several kinds of keys.
+// keysOf returns the keys that the header of a script, or a role (script ""), means by a name: of the queue "emails",
+// or shared by all queues. Some names mean several kinds of keys.
 func keysOf(script, name string) []string {
 	switch name {
 	case "wake":
@@ -103,6 +107,8 @@ func keysOf(script, name string) []string {
 		return []string{anyQueue + "policy", "duestream:defaults"}
 	case "fields":
 		return []string{anyQueue + "payload", anyQueue + "meta"}
+	case "entries":
+		return []string{anyQueue + "stream", anyQueue + "dead"}
 	case "":
 		return []string{""}
 	}
@@ -112,7 +118,8 @@ func keysOf(script, name string) []string {
 	return []string{anyQueue + name}
 }
 
-// uses returns the commands and scripts that the program of a role sends.
+// uses returns every use of a command by the program of a role, in scripts and besides them, and the names of its
+// scripts.
 func uses(t *testing.T, c *code, name string, r role) (all []use, scripts []string) {
 	t.Helper()
 	found, err := c.reach(r.roots, r.without)
@@ -185,9 +192,9 @@ func uses(t *testing.T, c *code, name string, r role) (all []use, scripts []stri
 	return all, scripts
 }
 
-// The rights of each documented user are exactly those that its program needs: every command of a script, or besides
-// the scripts, is allowed on its keys, and no other command is. Once the worker lacked XTRIM, and an acknowledgement
-// of more than 16 entries failed after its XACKs.
+// Each documented user has exactly the rights that its program needs: every command that the program sends, in scripts
+// and besides them, is allowed on its keys, and no other command is. Regression: the worker lacked XTRIM, so a script
+// that acknowledged more than 16 entries failed after its XACKs.
 func TestUsersFollowFromTheSources(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../docs/operations/users.md")
@@ -195,7 +202,7 @@ func TestUsersFollowFromTheSources(t *testing.T) {
 		t.Fatal(err)
 	}
 	users := Users(string(text))
-	c, err := loadCode("../..", "./bridge", "./bridge/admin/doctor", "./bridge/gateway")
+	c, err := loadCode("../..", "./bridge", "./bridge/admin/doctor", "./bridge/gateway", "./bridge/lmstfy")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -236,7 +243,7 @@ func TestUsersFollowFromTheSources(t *testing.T) {
 				"docs/operations/users.md", name, one, name)
 		}
 	}
-	// The doctor's rights are checked by its own tests, command by command.
+	// Of the doctor, only the scripts are collected here. Its own tests check its rights, command by command.
 	looks, err := c.reach(roles["doctor"].roots, roles["doctor"].without)
 	if err != nil {
 		t.Fatal(err)
@@ -258,7 +265,8 @@ func TestUsersFollowFromTheSources(t *testing.T) {
 	}
 }
 
-// The documented user of a process with several roles has exactly the rights of those roles.
+// The documented user of a process with several roles, such as a bridge that also serves HTTP, has exactly the rights
+// of these roles together.
 func TestOneProcessMayDoTheWorkOfSeveral(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../docs/operations/users.md")
@@ -275,9 +283,9 @@ func TestOneProcessMayDoTheWorkOfSeveral(t *testing.T) {
 		slices.Sort(all)
 		return slices.Compact(all)
 	}
-	for purpose, is := range map[string]struct {
-		with string
-		also []string
+	for purpose, is := range map[string]struct { // by row of the table "Also needed"
+		with string   // the user to whom the row gives further rights
+		also []string // the users whose rights these are
 	}{
 		"`duestream gateway --push`": {"gateway", []string{"worker"}},
 		"`duestream serve --http`":   {"bridge", []string{"gateway", "worker"}},
@@ -294,7 +302,81 @@ func TestOneProcessMayDoTheWorkOfSeveral(t *testing.T) {
 	}
 }
 
-// words returns a form of the command that ACL DRYRUN accepts.
+// The documented users bridge and gateway, with the row for the dashboard, have exactly the rights that the dashboard
+// needs besides their own.
+func TestTheDashboardHasItsRights(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../docs/operations/users.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := loadCode("../..", "./bridge/dashboard")
+	if err != nil {
+		t.Fatal(err)
+	}
+	needed := dashboardCommands(t, c)
+	users := Users(string(text))
+	for purpose, name := range map[string]string{
+		"`duestream serve --admin`": "bridge", "`duestream gateway --admin`": "gateway",
+	} {
+		own := users[name].rules[0].commands // the rules of brackets are for some keys alone
+		added := parseRule(strings.Join(Also(string(text), purpose), " ")).commands
+		for _, command := range slices.Sorted(maps.Keys(needed)) {
+			if !slices.Contains(own, command) && !slices.Contains(added, command) {
+				t.Errorf("%s, with %s, lacks %s, which %s may send", purpose, name, command, needed[command])
+			}
+		}
+		for _, command := range added {
+			if needed[command] == "" || slices.Contains(own, command) {
+				t.Errorf("%s, with %s, has %s, and does not need it", purpose, name, command)
+			}
+		}
+	}
+}
+
+// dashboardCommands returns the commands that the dashboard sends, in scripts and besides them, each with the reason.
+func dashboardCommands(t *testing.T, c *code) map[string]string {
+	t.Helper()
+	roots := []string{"bridge/dashboard.New", "bridge/access.Open", "bridge/access.Store.Authenticate",
+		"bridge/access.Store.Take", "bridge/access.Store.First"}
+	for name := range c.names {
+		if strings.HasPrefix(name, "bridge/dashboard.") && strings.HasSuffix(name, "Section") {
+			roots = append(roots, name)
+		}
+	}
+	found, err := c.reach(roots, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sources, err := assemble.Read(os.DirFS("../../lua"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Other rows of the document grant these, and the dashboard does without them: see its examination of the server.
+	optional := append([]string{"CONFIG GET", "FUNCTION LIST", "FCALL", "WAIT", "WAITAOF"}, always...)
+	needed := map[string]string{}
+	for command, why := range found {
+		script, isScript := strings.CutPrefix(command, "script ")
+		switch {
+		case isScript:
+			needs, err := sources.Needs(script)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, n := range needs {
+				needed[n.Command] = command
+			}
+		case !slices.Contains(optional, command):
+			needed[command] = why
+		}
+	}
+	for _, command := range []string{"EVALSHA_RO", "EVAL_RO"} {
+		needed[command] = "an examination, whose scripts are read-only"
+	}
+	return needed
+}
+
+// words returns a complete command for ACL DRYRUN, which refuses commands with too few arguments.
 func words(n assemble.Need, key string) []string {
 	switch n.Command {
 	case "EVAL", "EVALSHA":
@@ -311,7 +393,8 @@ func words(n assemble.Need, key string) []string {
 	return n.Words(key)
 }
 
-// The rules of a user are parsed from the document's text.
+// Users parses the rules of a user from the text of the document, and superfluous finds the parts of them that no use
+// needs.
 func TestRulesOfUsers(t *testing.T) {
 	t.Parallel()
 	users := Users("x\n> ACL SETUSER a on >p ~k:* -@all +get +xgroup|create (%R~k:{*}:h ~q +hget) (~k:s +xadd)\nOK\n")

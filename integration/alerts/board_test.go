@@ -36,20 +36,26 @@ func readBoard(t testing.TB) (b board) {
 	return b
 }
 
+// gridWidth is the number of columns of a Grafana board.
+const gridWidth = 24
+
 // units are the Grafana units that panels may use.
 var units = []string{"s", "short", "ops", "bytes"}
 
+// The board in deploy/grafana is well formed: IDs of panels are unique, no panel lies over another, each has a
+// description, a data source, a unit and queries, and the rows are those that this test names.
 func TestBoardIsWhole(t *testing.T) {
 	t.Parallel()
 	b := readBoard(t)
 	var rows []string
+	// titles of panels, by ID and by the cells of the grid they cover
 	ids, covered := map[int]string{}, map[[2]int]string{}
 	for _, p := range b.Panels {
 		if other := ids[p.ID]; p.ID == 0 || other != "" {
 			t.Errorf("%s has the ID %d of %q", p.Title, p.ID, other)
 		}
 		ids[p.ID] = p.Title
-		if p.Title == "" || p.GridPos.W < 1 || p.GridPos.H < 1 || p.GridPos.X < 0 || p.GridPos.X+p.GridPos.W > 24 {
+		if p.Title == "" || p.GridPos.W < 1 || p.GridPos.H < 1 || p.GridPos.X < 0 || p.GridPos.X+p.GridPos.W > gridWidth {
 			t.Errorf("panel %d, %q, stands at %+v", p.ID, p.Title, p.GridPos)
 		}
 		for x := p.GridPos.X; x < p.GridPos.X+p.GridPos.W; x++ {
@@ -76,14 +82,15 @@ func TestBoardIsWhole(t *testing.T) {
 	}
 }
 
-// Queries of panels and variables use existing metrics and labels, and variables of the board. So do legends.
+// The queries of panels and variables use only metrics and labels that duestream exports, and variables that the board
+// has. Legends use only labels that their query keeps.
 func TestBoardAsksForWhatIsThere(t *testing.T) {
 	t.Parallel()
 	b, all := readBoard(t), exported(t)
 	known := []string{"__rate_interval"}
 	for _, v := range b.Templating.List {
 		known = append(known, v.Name)
-		if v.Type == "query" {
+		if v.Type == "query" { // label_values(metric, label) becomes metric{label=""}, which checkQuery understands
 			checkQuery(t, "variable "+v.Name, strings.Replace(v.Definition, ", "+v.Name, "{"+v.Name+`=""}`, 1), all)
 		}
 	}

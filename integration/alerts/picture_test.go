@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// curve is one series of a panel.
+// curve is one series of a panel: its legend and its values, NaN for gaps.
 type curve struct {
 	name   string
 	values []float64
@@ -30,10 +30,11 @@ var colours = []string{"#1f77b4", "#d9730d", "#2a9d4e", "#c5283d", "#7e57c2", "#
 
 const (
 	unitX, unitY = 50, 30 // pixels per step of the board's grid
-	mostCurves   = 8      // most curves of a panel: the highest ones
+	mostCurves   = 8      // of a panel; if there are more, those with the highest values are drawn
 )
 
-// picture draws the panels in the board's layout. Marks are numbered, and given as fractions of the whole time.
+// picture returns an SVG of the panels in the board's layout. drawn has the curves of each panel, by its ID. Each mark
+// is a point in time, as a fraction of the whole time, where each panel gets a numbered line.
 func picture(b board, drawn map[int][]curve, step time.Duration, marks []float64) string {
 	height := 0
 	for _, p := range b.Panels {
@@ -41,7 +42,7 @@ func picture(b board, drawn map[int][]curve, step time.Duration, marks []float64
 	}
 	var svg strings.Builder
 	fmt.Fprintf(&svg, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="sans-serif" font-size="10">`+"\n"+
-		`<rect width="100%%" height="100%%" fill="#f4f5f7"/>`+"\n", 24*unitX, height)
+		`<rect width="100%%" height="100%%" fill="#f4f5f7"/>`+"\n", gridWidth*unitX, height)
 	for _, p := range b.Panels {
 		x, y, w, h := p.GridPos.X*unitX, p.GridPos.Y*unitY, p.GridPos.W*unitX, p.GridPos.H*unitY
 		if p.Type == "row" {
@@ -57,6 +58,7 @@ func picture(b board, drawn map[int][]curve, step time.Duration, marks []float64
 	return svg.String()
 }
 
+// drawPanel draws the curves of one panel, of w by h pixels, with a scale, the marks and a legend.
 func drawPanel(svg *strings.Builder, p panel, curves []curve, w, h int, step time.Duration, marks []float64) {
 	top := func(c curve) (most float64) {
 		for _, v := range c.values {
@@ -118,7 +120,7 @@ func drawPanel(svg *strings.Builder, p panel, curves []curve, w, h int, step tim
 	}
 }
 
-// path draws values as an SVG path, with gaps for NaN.
+// path returns an SVG path of the values from left to right, with gaps for NaN. at converts a value into a height.
 func path(values []float64, left, right float64, at func(float64) float64) string {
 	var d strings.Builder
 	pen := "M"

@@ -23,7 +23,7 @@ import (
 
 const patience = 30 * time.Second
 
-// watcher is a Prometheus of the test.
+// watcher is a Prometheus that the test runs.
 type watcher struct {
 	t    testing.TB
 	base string
@@ -40,7 +40,8 @@ func freeAddr(t testing.TB) string {
 	return l.Addr().String()
 }
 
-// watch starts a Prometheus with these rules. It scrapes the addresses of each job every second.
+// watch starts a Prometheus with these rules, and waits until it is ready. It scrapes the addresses of each job every
+// second.
 func watch(t testing.TB, program, rules string, jobs map[string][]string) *watcher {
 	t.Helper()
 	dir := t.TempDir()
@@ -90,7 +91,7 @@ func start(t testing.TB, env []string, program string, args ...string) (kill fun
 	return kill
 }
 
-// ask sends a request to the API, and decodes the data of its response.
+// ask sends a request to the API of Prometheus, and decodes the data of its response.
 func (w *watcher) ask(path string, values url.Values, data any) error {
 	reply, err := http.PostForm(w.base+"/api/v1/"+path, values)
 	if err != nil {
@@ -116,7 +117,7 @@ type line struct {
 	values []float64
 }
 
-// over evaluates a query at each step from one time to another.
+// over evaluates a query at each step from one time to another. It returns the series that have at least one value.
 func (w *watcher) over(query string, from, to time.Time, step time.Duration) []line {
 	w.t.Helper()
 	var data struct {
@@ -152,7 +153,7 @@ func (w *watcher) over(query string, from, to time.Time, step time.Duration) []l
 
 // firing returns the firing alerts: their summaries by name.
 func (w *watcher) firing() (map[string]string, error) {
-	// The API refuses a POST here.
+	// GET, because this part of the API refuses POST.
 	reply, err := http.Get(w.base + "/api/v1/alerts")
 	if err != nil {
 		return nil, err
@@ -182,8 +183,9 @@ func (w *watcher) firing() (map[string]string, error) {
 const scale = 30
 
 var (
+	// windows matches the windows of the rules: how long an alert waits, ranges and offsets.
 	windows = regexp.MustCompile(`(for: |\[|offset )(\d+)([mh])\b`)
-	// Time limits that are too long to wait for.
+	// limits shortens the limits of half an hour and of an hour, in seconds, that some rules compare a metric with.
 	limits = strings.NewReplacer("> 1800", "> "+strconv.Itoa(1800/scale), "> 3600", "> "+strconv.Itoa(3600/scale))
 )
 

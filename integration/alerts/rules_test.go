@@ -33,6 +33,7 @@ type rule struct {
 	Labels, Annotations map[string]string
 }
 
+// file returns the content of a file of this repository.
 func file(t testing.TB, path string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("../..", path))
@@ -42,6 +43,7 @@ func file(t testing.TB, path string) string {
 	return string(text)
 }
 
+// rules returns the alert rules of deploy.
 func rules(t testing.TB) []rule {
 	t.Helper()
 	var parsed struct {
@@ -81,15 +83,15 @@ func TestEveryAlertHasARunbook(t *testing.T) {
 		if !strings.Contains(r.Annotations["description"], "Next: ") {
 			t.Errorf("%s does not say what to do next: %q", r.Alert, r.Annotations["description"])
 		}
-		// Anybody who may create a group chooses its name. It must not get into a shell with a command copied from an
-		// alert.
+		// Anybody who may create a group chooses its name. The name must not get into a shell when somebody copies a
+		// command from an alert.
 		if strings.Contains(r.Annotations["description"], "$labels.group") {
 			t.Errorf("%s has the group in a command", r.Alert)
 		}
 		for _, label := range []string{"queue", "group", "node", "reason"} {
 			by := regexp.MustCompile(`by \([^)]*\b` + label + `\b`).MatchString(r.Expr)
 			if named := strings.Contains(r.Annotations["summary"], "$labels."+label); by != named {
-				t.Errorf("%s is told by %s: %t, and its summary names it: %t", r.Alert, label, by, named)
+				t.Errorf("%s is grouped by %s: %t, and its summary names it: %t", r.Alert, label, by, named)
 			}
 		}
 	}
@@ -98,7 +100,8 @@ func TestEveryAlertHasARunbook(t *testing.T) {
 	}
 }
 
-// The cases for promtool have one in which each alert fires, and one without any alert.
+// For each alert, deploy/prometheus/rules_test.yml has a case for promtool in which it fires. In one more case, "a
+// healthy hour", no alert fires.
 func TestEveryAlertHasACase(t *testing.T) {
 	t.Parallel()
 	cases := file(t, "deploy/prometheus/rules_test.yml")
@@ -120,7 +123,8 @@ func TestEveryAlertHasACase(t *testing.T) {
 	}
 }
 
-// The table of scenes in docs/operations/alerts.md matches the staged run, and every alert has a scene.
+// The table of scenes in docs/operations/alerts.md names the scenes of TestStagedOutages and the alerts that fire in
+// each, and every alert fires in a scene. The scenes are read from the source of that test.
 func TestScenesAreDocumented(t *testing.T) {
 	t.Parallel()
 	page, staged := file(t, alertsPage), file(t, "integration/alerts/staged_test.go")
@@ -145,13 +149,14 @@ func TestScenesAreDocumented(t *testing.T) {
 	}
 }
 
-// metric is the form of one of our metrics.
+// metric describes a metric that duestream exports.
 type metric struct {
 	labels    []string
 	histogram bool
 }
 
-// exported returns the metrics of bridge/metrics. docs/reference/metrics.md tells which of them are histograms.
+// exported returns the metrics of bridge/metrics, by name. Which of them are histograms is read from
+// docs/reference/metrics.md.
 func exported(t testing.TB) map[string]metric {
 	t.Helper()
 	histograms := map[string]bool{}
@@ -182,7 +187,8 @@ var (
 	matcher    = regexp.MustCompile(`([a-z_]+)(?:=~|!~|!=|=)"`)
 )
 
-// checkQuery checks that the metrics and labels of a query exist.
+// checkQuery checks that the metrics in a query exist, and that each label in the query is one of a metric in the
+// query.
 func checkQuery(t *testing.T, where, query string, all map[string]metric) {
 	t.Helper()
 	names := metricName.FindAllString(query, -1)
@@ -223,6 +229,7 @@ func checkQuery(t *testing.T, where, query string, all map[string]metric) {
 	}
 }
 
+// The alert rules use only metrics and labels that duestream exports.
 func TestRulesAskForWhatIsThere(t *testing.T) {
 	t.Parallel()
 	all := exported(t)
@@ -231,8 +238,8 @@ func TestRulesAskForWhatIsThere(t *testing.T) {
 	}
 }
 
-// Prometheus 2 has the limit "30" of a histogram's bucket, Prometheus 3 "30.0", and with native histograms there are
-// no buckets. So no query may select a bucket.
+// No query selects one bucket of a histogram, because the label le of the same bucket is "30" in Prometheus 2 and
+// "30.0" in Prometheus 3, and native histograms have no buckets.
 func TestNobodyAsksForOneBucket(t *testing.T) {
 	t.Parallel()
 	for _, path := range []string{rulesPath, boardPath} {

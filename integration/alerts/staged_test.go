@@ -33,21 +33,21 @@ type theatre struct {
 	admin   *admin.Admin
 	client  *bridge.Client
 	metrics *metrics.Metrics // of the producer and of workers in this process
-	dir     string           // directory of the file "exit", with the exit code of the worker's command
-	binary  string
-	rate    atomic.Int64 // messages per second
+	dir     string           // has the file "exit", with the exit code that the worker's command uses; see exits
+	binary  string           // path of the duestream command
+	rate    atomic.Int64     // messages per second that the producer schedules
 	began   time.Time
 	scenes  []time.Time // begin of each scene
 
-	bridges [2]string // metrics addresses
-	worker  string
-	kills   map[string]func()
+	bridges [2]string         // addresses of the bridges' metrics
+	worker  string            // address of the worker's metrics
+	kills   map[string]func() // kill a process: "bridge 0", "bridge 1" or "worker"
 }
 
-// TestStagedOutages runs a real Prometheus beside bridges, a worker and a producer, and breaks one part after
-// another. Exactly the expected alerts fire, none before and none after, and every query of the board has a result.
-// It takes ten minutes; the windows of the rules are shortened to a thirtieth. `make staged-alerts OUT=dir` also
-// draws the board's panels.
+// TestStagedOutages runs a real Prometheus beside bridges, a worker and a producer, and breaks one part after another.
+// In each scene, exactly the alerts fire that the scene names, and they stop when the part is repaired. Every query of
+// the board has a result. The test takes ten minutes; for that, the windows of the rules are shortened to a thirtieth.
+// `make staged-alerts OUT=dir` also draws the board's panels.
 func TestStagedOutages(t *testing.T) {
 	out := os.Getenv("DUESTREAM_STAGED_ALERTS")
 	if out == "" {
@@ -93,9 +93,10 @@ func TestStagedOutages(t *testing.T) {
 	s.look(out)
 }
 
+// does is an action of a scene.
 type does func()
 
-// raise starts all parts.
+// raise starts all parts, and waits until Prometheus scrapes all of them and no alert fires.
 func raise(t *testing.T) *theatre {
 	server, clock := redistest.OwnClock(t, "--appendonly", "yes", "--maxmemory", "100mb", "--maxmemory-policy", "noeviction")
 	r, err := bridge.Dial(t.Context(), server.URL())
@@ -155,23 +156,26 @@ func environment() []string {
 	return slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "DUESTREAM_") })
 }
 
+// serve starts bridge 0 or 1.
 func (s *theatre) serve(i int) {
 	url := strings.Replace(s.server.URL(), "://", "://serve:secret@", 1)
 	s.kills[fmt.Sprint("bridge ", i)] = start(s.t, append(environment(), "DUESTREAM_REDIS_URL="+url,
 		"DUESTREAM_METRICS_ADDR="+s.bridges[i], "DUESTREAM_VISIBILITY_TIMEOUT=5s", "DUESTREAM_LOG_LEVEL=error"), s.binary, "serve")
 }
 
+// work starts the worker with a command that ends with the exit code in the file "exit".
 func (s *theatre) work() {
 	s.worksBy("8", "sh", "-c", `read -r code <"$0/exit"; exit "$code"`, s.dir)
 }
 
+// worksBy starts the worker with a command of its own.
 func (s *theatre) worksBy(concurrency string, command ...string) {
 	s.kills["worker"] = start(s.t, append(environment(), "DUESTREAM_REDIS_URL="+s.server.URL(), "DUESTREAM_LOG_LEVEL=error"),
 		s.binary, append([]string{"work", "emails", "--group", "mailer", "-n", concurrency, "--metrics", s.worker, "--"},
 			command...)...)
 }
 
-// exits sets the exit code of the worker's commands.
+// exits sets the exit code of the worker's commands. It renames a complete file, so that no command reads half of one.
 func (s *theatre) exits(code int) {
 	if err := os.WriteFile(filepath.Join(s.dir, "code"), []byte(strconv.Itoa(code)+"\n"), 0o600); err != nil {
 		s.t.Fatal(err)
@@ -181,7 +185,7 @@ func (s *theatre) exits(code int) {
 	}
 }
 
-// produce schedules messages until the test ends. Errors are ignored.
+// produce schedules messages at the rate until the test ends. It ignores errors, because outages cause them on purpose.
 func (s *theatre) produce() {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
@@ -235,6 +239,7 @@ func (s *theatre) hold() {
 	s.do("XREADGROUP", "GROUP", "render", "raw", "COUNT", "1", "BLOCK", "10000", "STREAMS", "duestream:{reports}:stream", ">")
 }
 
+// letGo deletes the stream with the entry that hold has read.
 func (s *theatre) letGo() { s.do("DEL", "duestream:{reports}:stream") }
 
 // hang runs a worker in this process whose first handler ignores the end of its context until release is closed. The
@@ -262,6 +267,8 @@ func (s *theatre) hang(release <-chan struct{}) {
 	s.must(err)
 }
 
+// spoil makes two queues that a bridge cannot drain: the stream of "refused" has the highest possible entry ID, so it
+// refuses further entries, and the schedule of "odd" is a string.
 func (s *theatre) spoil() {
 	const stream = "duestream:{refused}:stream"
 	s.do("XADD", stream, "18446744073709551615-18446744073709551615", "id", "last")
@@ -271,6 +278,7 @@ func (s *theatre) spoil() {
 	s.do("SET", "duestream:{odd}:due", "x")
 }
 
+// mend deletes the keys of spoil.
 func (s *theatre) mend() {
 	s.do("DEL", "duestream:{refused}:stream", "duestream:{odd}:due")
 }
@@ -290,8 +298,10 @@ func (s *theatre) latest(query string) (values []float64) {
 	return values
 }
 
-// scene breaks a part, waits until the alerts fire, repairs the part, and waits until none fires. A scene without
-// alerts breaks its part and watches for a while. No other alert may fire meanwhile.
+// scene breaks a part, waits until the alerts fire, repairs the part, and waits until no alert fires. It fails the test
+// if another alert fires. Of parts, each string is the name of an alert; the first action breaks the part, and the
+// second repairs it; both may be missing. A scene lasts at least as long as calm, so that alerts which must not fire
+// have time to.
 func (s *theatre) scene(what string, calm time.Duration, parts ...any) {
 	s.t.Helper()
 	var want []string
@@ -304,7 +314,7 @@ func (s *theatre) scene(what string, calm time.Duration, parts ...any) {
 		}
 	}
 	slices.Sort(want)
-	began, said := time.Now(), map[string]string{}
+	began, said := time.Now(), map[string]string{} // said: summaries of the alerts that fired in this scene, by name
 	s.scenes = append(s.scenes, began)
 	if len(acts) > 0 {
 		acts[0]()
@@ -326,7 +336,7 @@ func (s *theatre) scene(what string, calm time.Duration, parts ...any) {
 		return err == nil && len(now) == 0, fmt.Sprint(what, ": mended, and still: ", now, err)
 	})
 	s.t.Logf("%d. %s: %.0f s, quiet again after %.0f s", len(s.scenes), what, fired.Seconds(), time.Since(began).Seconds())
-	got := map[string]bool{} // in the history of Prometheus
+	got := map[string]bool{} // alerts that fired, also those between two calls of firing, from the history of Prometheus
 	for _, l := range s.over(`ALERTS{alertstate="firing"}`, began, time.Now(), time.Second) {
 		got[l.labels["alertname"]] = true
 	}
@@ -345,7 +355,8 @@ func (s *theatre) scene(what string, calm time.Duration, parts ...any) {
 	}
 }
 
-// look evaluates all queries of the board over the whole run.
+// look evaluates all queries of the board over the whole run, and fails the test if one has no result. It writes a
+// picture of the board to the directory out, unless out is "-".
 func (s *theatre) look(out string) {
 	const columns = 240
 	to := time.Now()

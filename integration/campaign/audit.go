@@ -69,14 +69,14 @@ type Tally struct {
 	LostByOperator                    int            // messages × groups
 	PublishedHTTP, DeliveredHTTP      int            // through gateways: accepted messages, and starts of handlers
 	Releases                          releases
-	Late                              int            // exits that were told that they were too late
+	Late                              int            // settlements after the entry was lost; the worker was told so
 	Zero                              map[string]int // the columns that must be zero
 	Findings                          []Finding
 }
 
 const (
-	maxFindings = 60 // findings kept in full, in all and per column
-	maxOfColumn = 8
+	maxFindings = 60 // findings kept with their history, of all columns together
+	maxOfColumn = 8  // the same, of one column
 )
 
 // auditor judges messages, one at a time.
@@ -132,7 +132,7 @@ func (a *auditor) message(id string, records []record, letters []Letter) {
 	a.Tried++
 	a.Releases.count(records)
 	for _, r := range records {
-		if r.verb == verbExit && r.word == string(bridge.Lost) {
+		if r.verb == verbSettle && r.word == string(bridge.Lost) {
 			a.Late++
 		}
 	}
@@ -144,6 +144,7 @@ func (a *auditor) message(id string, records []record, letters []Letter) {
 	if p.halted > 0 && p.overHTTP && (p.halted < p.heard || a.explainer.mayBeLate(p.first, p.heard)) {
 		p.halted, p.maybeHalted = 0, true
 	}
+	// owed: every group must get the message, because it was accepted and certainly not cancelled.
 	owed := p.taken && p.cancelled == 0 && !p.maybeCancelled && p.halted == 0 && !p.maybeHalted
 	switch {
 	case p.taken:
@@ -175,10 +176,11 @@ func (a *auditor) message(id string, records []record, letters []Letter) {
 	if p.moved > 0 {
 		a.Moved++
 	}
+	// destroyed: an operator deleted data of the sacrificial queue after the first try, perhaps also this message.
 	destroyed := plan.queue == queueSide && slices.ContainsFunc(a.commands, func(f Fault) bool {
 		return f.Queue == plan.queue && f.Until.UnixMicro() >= p.first
 	})
-	if p.twice && !destroyed { // such a command deletes dedup windows, too
+	if p.twice && !destroyed { // the operator's command deletes dedup windows, too
 		complain(columnTwice, "", "taken twice inside its dedup window")
 	}
 	chains := chainsOf(records, letters)
@@ -187,7 +189,7 @@ func (a *auditor) message(id string, records []record, letters []Letter) {
 	}
 	if p.tries > 1 && p.unsure {
 		for _, c := range chains {
-			p.again = p.again || c.takenBehind(dedupWindow)
+			p.again = p.again || c.takenAgainAfter(dedupWindow)
 		}
 	}
 	// A replaced master that went on for a moment may have delivered messages that its successor then cancelled.
@@ -251,12 +253,12 @@ func (a *auditor) message(id string, records []record, letters []Letter) {
 		if p.halted > 0 || p.maybeHalted { // any end is allowed
 			column = ""
 		}
-		if column == columnLost { // unless the end was known only to a replaced master
+		if column == columnLost { // look again: perhaps only a replaced master knew the last deliveries
 			known := a.knownToAll(c)
 			switch {
-			case !p.taken && a.wentWithMaster(c): // all of it was lost before it was replicated
+			case !p.taken && a.wentWithMaster(c): // the message was lost before it was replicated
 				column = ""
-			case len(known.entries) == len(c.entries):
+			case len(known.entries) == len(c.entries): // no failover explains it
 			case len(known.entries) > 0:
 				column, problem = known.terminal(plan, a.acknowledged)
 			case !p.taken: // no producer was told that it was taken, and the master that took it is gone
@@ -268,16 +270,16 @@ func (a *auditor) message(id string, records []record, letters []Letter) {
 		}
 		a.attempts(c, p, func(format string, args ...any) { complain(columnBurnt, group, format, args...) })
 		a.halts(p, c, func(column, format string, args ...any) { complain(column, group, format, args...) })
-		a.laws(plan, p, c, func(column, format string, args ...any) { complain(column, group, format, args...) })
 	}
 }
 
-// knownToAll returns the chain without deliveries that perhaps only a replaced master knew: those nobody settled with
-// success, in the time of a failover.
+// knownToAll returns the chain without deliveries that perhaps only a replaced master knew: deliveries in the time of a
+// failover that nobody settled with success.
 func (a *auditor) knownToAll(c *chain) *chain {
 	known := &chain{group: c.group, letters: c.letters}
 	for _, d := range c.entries {
-		last := slices.MaxFunc(slices.Concat(d.starts, d.exits), func(x, y record) int { return cmp.Compare(x.at, y.at) })
+		last := slices.MaxFunc(slices.Concat(d.starts, d.settlements),
+			func(x, y record) int { return cmp.Compare(x.at, y.at) })
 		if d.won() != "" || !a.explainer.undone(d.starts[0].at, last.at) {
 			known.entries = append(known.entries, d)
 		}
@@ -290,7 +292,7 @@ func (a *auditor) knownToAll(c *chain) *chain {
 func (a *auditor) wentWithMaster(c *chain) bool {
 	last := int64(0)
 	for _, d := range c.entries {
-		for _, r := range slices.Concat(d.starts, d.exits) {
+		for _, r := range slices.Concat(d.starts, d.settlements) {
 			last = max(last, r.at)
 		}
 	}
@@ -301,12 +303,13 @@ func (a *auditor) wentWithMaster(c *chain) bool {
 // the server's for the added entry and the worker's for the start of the handler. On this machine they are the same.
 func (a *auditor) timing(queue string, p promise, c *chain, complain func(column, group, format string, args ...any)) {
 	for _, d := range c.entries {
-		if d.meant != "" && d.meant != c.group {
-			complain(columnForeign, c.group, "entry %s is for group %s", d.entry, d.meant)
+		if d.forGroup != "" && d.forGroup != c.group {
+			complain(columnForeign, c.group, "entry %s is for group %s", d.entry, d.forGroup)
 		}
 		for _, s := range d.starts {
 			due := s.due
-			// Otherwise the receipt may be that of a later call, because the call of the entry was undone or deleted.
+			// If a failover undid the call that made the entry, or an operator deleted its message, then the receipt
+			// is that of a later call, and says nothing about this entry.
 			if !a.explainer.undone(s.at, p.due*1000) && !a.deleted(queue, s.at, p.due*1000) {
 				due = max(due, p.due)
 			}
@@ -329,7 +332,7 @@ func (a *auditor) deleted(queue string, from, until int64) bool {
 }
 
 // count classifies every start of a handler as a first delivery, a retry or a duplicate, and finds the fault that
-// explains a duplicate.
+// explains a duplicate. excuse explains all duplicates of the message; "" = none does.
 func (a *auditor) count(c *chain, excuse string, complain func(column, group, format string, args ...any)) {
 	var before *record
 	retry, snoozed := false, false
@@ -368,7 +371,8 @@ func (a *auditor) count(c *chain, excuse string, complain func(column, group, fo
 func (a *auditor) attempts(c *chain, p promise, complain func(format string, args ...any)) {
 	attempt, from := 1, p.first
 	var last *delivery
-	// used checks the used attempts: from the last one that is known to have begun, up to but not including next.
+	// used checks the attempts that were used up before what: from the last attempt that is known to have begun, up to
+	// but not including next. until is the time of what, in Unix µs.
 	used := func(next int, until int64, what string) {
 		for n := attempt; n < next; n++ {
 			by := "" // "" = a delivery that no handler saw
@@ -400,7 +404,7 @@ func (a *auditor) attempts(c *chain, p promise, complain func(format string, arg
 func (a *auditor) acknowledged(d *delivery) bool {
 	s := d.starts[len(d.starts)-1]
 	until := s.at
-	for _, r := range slices.Concat(d.ends, d.exits) {
+	for _, r := range slices.Concat(d.ends, d.settlements) {
 		until = max(until, r.at)
 	}
 	_, ok := a.explainer.untold(s.by.name, s.at, until+time.Second.Microseconds())

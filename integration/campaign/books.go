@@ -16,9 +16,9 @@ import (
 // partBytes is the approximate size of a part of the ledgers. An audit needs about ten times as much memory.
 const partBytes = 24 << 20
 
-// Audit reads all ledgers of a directory, and judges every message by them, by the faults, and by the final content
-// of Redis. It first sorts the lines into files by message, and then works on one part of the messages at a time. So
-// its memory does not grow with the run.
+// Audit reads all ledgers of a directory, and judges every message by the ledgers, the faults, and the final content of
+// Redis (state). It first sorts the lines into files by message, and then works on one part of the messages at a time.
+// So its memory does not grow with the run.
 func Audit(dir string, visibility time.Duration, faults []Fault, state State) (Tally, error) {
 	books, err := openBooks(dir)
 	if err != nil {

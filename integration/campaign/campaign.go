@@ -37,7 +37,6 @@ type Config struct {
 	Partitions int              // partitions of the main queue; 0 = 1
 	Progress   func(format string, args ...any)
 	Releases   bool // processes of the previous release take part, and bridges are upgraded and rolled back
-	Metrics    bool // every process is scraped, and its metrics are compared with its ledger
 }
 
 const prefix = "campaign"
@@ -57,10 +56,8 @@ type controller struct {
 	weather  sync.Mutex // held by a fault that affects all processes, or that needs calm
 	began    time.Time
 	guests   *guests
-	denied   sync.Map        // commands that were denied to any of them
+	denied   sync.Map        // commands that were denied to a guest
 	kinds    map[string]bool // kinds of faults that are possible
-	scraper  *scraper        // nil unless metrics are scraped
-	rest     []string        // gauges that were wrong at rest
 
 	recurring []bridge.Recurrence
 }
@@ -94,9 +91,6 @@ func Run(t testing.TB, cfg Config) *Result {
 	}
 	t.Cleanup(func() { reportRaces(t, cfg.Dir) })
 	t.Cleanup(c.family.killAll)
-	if cfg.Metrics {
-		c.scraper = newScraper()
-	}
 	stopPulse := c.pulse()
 	defer stopPulse()
 
@@ -112,14 +106,11 @@ func Run(t testing.TB, cfg Config) *Result {
 		return true
 	})
 
-	faults := sortOut(c.nodes.withoutMeant(c.timeline.all()))
-	if c.scraper != nil {
-		c.must("metrics", c.auditMetrics(faults))
-	}
+	faults := withoutOurSlowness(c.nodes.withoutOurFailovers(c.timeline.all()))
 	tally, err := Audit(cfg.Dir, cfg.Visibility, faults, state)
 	c.must("audit", err)
 	return &Result{Tally: tally, Seed: cfg.Seed, Server: c.server.Name(), Load: took, Took: time.Since(c.began), Faults: faults,
-		Kinds: len(c.kinds), HTTP: c.overHTTP(), TwoReleases: cfg.Releases,
+		Kinds: len(c.kinds), TwoReleases: cfg.Releases,
 		Endless: c.endless()}
 }
 
@@ -163,7 +154,7 @@ func (c *controller) setUp() error {
 				Prefix: prefix,
 				Seed:   c.cfg.Seed + uint64(len(c.family.slots))<<32, Visibility: c.cfg.Visibility, Patience: c.cfg.Patience,
 				Concurrency: 200,
-				Partitions:  max(1, c.cfg.Partitions), Replicas: min(1, c.cfg.Masters), Metrics: c.cfg.Metrics,
+				Partitions:  max(1, c.cfg.Partitions), Replicas: min(1, c.cfg.Masters),
 				Endless: c.endless(),
 			}
 			if change != nil {
@@ -175,7 +166,7 @@ func (c *controller) setUp() error {
 			}
 			s := c.family.add(p, proxy, c.guests)
 			if c.cfg.Releases {
-				c.release(s)
+				c.setRelease(s)
 			}
 		}
 	}
@@ -185,19 +176,17 @@ func (c *controller) setUp() error {
 	add(roleWorker, groups[0], 3, true, nil)
 	add(roleWorker, groups[1], 2, true, nil)
 	add(rolePlain, groups[1], 2, true, nil)
-	add(roleOperator, "", 1, true, func(p *part) { p.Metrics = false })
+	add(roleOperator, "", 1, true, nil)
 	load := c.cfg.Rate
-	if c.overHTTP() {
-		add(roleGateway, groups[1], 2, true, nil) // the group of the worker behind them
-		addresses, secret, err := c.openGateways(ctx, r)
-		if err != nil {
-			return err
-		}
-		behind := func(p *part) { p.Gateways, p.Secret, p.Rate = addresses, secret, load/httpShare }
-		add(roleHTTPWorker, groups[1], 1, false, behind)
-		add(roleHTTPProducer, "", 1, false, behind)
-		load -= load / httpShare
+	add(roleGateway, groups[1], 2, true, nil) // the group of the worker behind them
+	addresses, secret, err := c.openGateways(ctx, r)
+	if err != nil {
+		return err
 	}
+	behind := func(p *part) { p.Gateways, p.Secret, p.Rate = addresses, secret, load/httpShare }
+	add(roleHTTPWorker, groups[1], 1, false, behind)
+	add(roleHTTPProducer, "", 1, false, behind)
+	load -= load / httpShare
 	add(roleProducer, "", producers, true, func(p *part) { p.Rate = load / producers })
 	c.holder = c.family.of(roleHolder)[0]
 
@@ -254,7 +243,7 @@ func (c *controller) fillHolder(ctx context.Context, r *bridge.Redis) error {
 	})
 }
 
-// errFailed is the cause of an early end: a fault could not be made.
+// errFailed is the cause of an early end: an attacker could not make a fault.
 var errFailed = errors.New("a fault could not be done")
 
 // attack makes faults for the duration of the campaign, and longer until each kind has come. It returns when all
@@ -264,12 +253,10 @@ func (c *controller) attack() error {
 	defer failed(nil)
 	ctx, cancel := context.WithTimeout(stop, c.cfg.Duration)
 	defer cancel()
-	processes, server := processCards(c.cfg.Visibility, c.overHTTP()), append(serverCards(c.cfg.Visibility), operatorCards()...)
+	processes, server := processCards(c.cfg.Visibility), append(serverCards(c.cfg.Visibility), operatorCards()...)
 	if c.nodes == nil {
 		processes = append(processes, partitionCards(c.cfg.Visibility)...)
-		if c.overHTTP() {
-			processes = append(processes, cutGatewayCard(c.cfg.Visibility))
-		}
+		processes = append(processes, cutGatewayCard(c.cfg.Visibility))
 		server = append(append(server, standaloneCards(c.cfg.Visibility)...), networkCards(c.cfg.Visibility)...)
 	} else {
 		server = append(server, clusterCards(c.cfg.Visibility)...)
@@ -277,11 +264,11 @@ func (c *controller) attack() error {
 	for _, one := range append(slices.Clone(processes), server...) {
 		c.kinds[one.kind] = true
 	}
-	errs := make([]error, 3)
-	var both sync.WaitGroup
+	errs := make([]error, 3) // of the attackers of processes, of the server, and of releases
+	var attackers sync.WaitGroup
 	if c.cfg.Releases {
 		m := c.newMover()
-		both.Go(func() {
+		attackers.Go(func() {
 			if errs[2] = m.run(ctx); errs[2] != nil {
 				failed(errFailed)
 			}
@@ -290,7 +277,7 @@ func (c *controller) attack() error {
 	for i, deck := range [][]card{processes, server} {
 		a := &attacker{c: c, random: rand.New(rand.NewPCG(c.cfg.Seed, 1000+uint64(i))), deck: deck, pause: c.cfg.Pause,
 			storms: i == 1}
-		both.Go(func() {
+		attackers.Go(func() {
 			if errs[i] = a.run(ctx); errs[i] != nil {
 				failed(errFailed)
 			}
@@ -301,12 +288,12 @@ func (c *controller) attack() error {
 		defer close(done)
 		c.report(ctx)
 	}()
-	both.Wait()
+	attackers.Wait()
 	<-done
 	return errors.Join(errs...)
 }
 
-// report reports the progress from time to time. It fails the campaign if a process ended by itself.
+// report reports the progress every ten seconds until ctx ends.
 func (c *controller) report(ctx context.Context) {
 	if c.cfg.Progress == nil {
 		return
@@ -331,14 +318,15 @@ func (c *controller) report(ctx context.Context) {
 	}
 }
 
-// pulse notices when this process, which carries all connections, or the server is slow.
+// pulse records the times in which this process, which carries all connections, or the server is slow. It also records
+// denied commands and, on a cluster, failovers. All of that ends with stop.
 func (c *controller) pulse() (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
-	var both sync.WaitGroup
+	var watchers sync.WaitGroup
 	note := func(kind string, from time.Time, hits []string) {
 		c.timeline.add(Fault{Kind: kind, From: from, Until: time.Now(), Hits: hits, Observed: true})
 	}
-	both.Go(func() {
+	watchers.Go(func() {
 		for last := time.Now(); pause(ctx, pulseEvery); last = time.Now() {
 			if time.Since(last) > pulseGap {
 				note(faultSlowMachine, last, names(c.family.of(roleProducer, roleBridge, roleWorker, rolePlain, roleGateway,
@@ -346,7 +334,7 @@ func (c *controller) pulse() (stop func()) {
 			}
 		}
 	})
-	both.Go(func() {
+	watchers.Go(func() {
 		for pause(ctx, 2*pulseEvery) {
 			from := time.Now()
 			call, done := context.WithTimeout(ctx, 30*time.Second)
@@ -357,17 +345,14 @@ func (c *controller) pulse() (stop func()) {
 			}
 		}
 	})
-	both.Go(func() { c.watchDenials(ctx) })
+	watchers.Go(func() { c.watchDenials(ctx) })
 	if c.nodes != nil {
-		both.Go(func() { c.nodes.watchRoles(ctx, note) })
+		watchers.Go(func() { c.nodes.watchRoles(ctx, note) })
 	}
-	if c.scraper != nil {
-		both.Go(func() { c.scraper.run(ctx, c.family) })
-	}
-	return sync.OnceFunc(func() { cancel(); both.Wait() })
+	return sync.OnceFunc(func() { cancel(); watchers.Wait() })
 }
 
-// mend repairs everything that is still broken.
+// mend continues stopped processes, and opens their networks. It returns an error if a process ended by itself.
 func (c *controller) mend() error {
 	for _, s := range c.family.slots {
 		s.signal(syscall.SIGCONT)

@@ -3,22 +3,22 @@ package campaign
 import (
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
 )
 
 // delivery is one entry in one group, with all records about it.
 type delivery struct {
-	entry   string
-	attempt int
-	meant   string // value of the field for
-	starts  []record
-	ends    []record
-	exits   []record
+	entry       string
+	attempt     int
+	forGroup    string // value of the field "for": the group that a retry is for, "" = all groups
+	starts      []record
+	ends        []record
+	settlements []record
 }
 
 // chain is the history of one message in one group, by entry ID. Each entry leaves the pending list once: it is
@@ -30,11 +30,11 @@ type chain struct {
 	apart   bool // crashes use up no attempt
 }
 
-// chainsOf sorts the records of workers by group and entry. It ignores an entry that was settled without being
-// started.
+// chainsOf sorts the records of workers by group and entry, and returns the chains by group. It ignores an entry that
+// was settled without being started.
 func chainsOf(records []record, letters []Letter) map[string]*chain {
 	chains := map[string]*chain{}
-	of := func(group string) *chain {
+	chainOf := func(group string) *chain {
 		if chains[group] == nil {
 			chains[group] = &chain{group: group}
 		}
@@ -44,7 +44,7 @@ func chainsOf(records []record, letters []Letter) map[string]*chain {
 		if r.entry == "" {
 			continue
 		}
-		c := of(r.by.group)
+		c := chainOf(r.by.group)
 		i := slices.IndexFunc(c.entries, func(d *delivery) bool { return d.entry == r.entry })
 		if i < 0 {
 			i = len(c.entries)
@@ -53,44 +53,27 @@ func chainsOf(records []record, letters []Letter) map[string]*chain {
 		d := c.entries[i]
 		switch r.verb {
 		case verbStart:
-			d.starts, d.attempt, d.meant = append(d.starts, r), r.attempt, r.meant
+			d.starts, d.attempt, d.forGroup = append(d.starts, r), r.attempt, r.forGroup
 		case verbEnd:
 			d.ends = append(d.ends, r)
-		case verbExit:
-			d.exits = append(d.exits, r)
+		case verbSettle:
+			d.settlements = append(d.settlements, r)
 		}
 	}
 	for _, l := range letters {
-		c := of(l.Group)
+		c := chainOf(l.Group)
 		c.letters = append(c.letters, l)
 	}
 	for _, c := range chains {
 		c.entries = slices.DeleteFunc(c.entries, func(d *delivery) bool { return len(d.starts) == 0 })
-		slices.SortFunc(c.entries, func(a, b *delivery) int { return compareEntries(a.entry, b.entry) })
+		slices.SortFunc(c.entries, func(a, b *delivery) int { return view.CompareEntries(a.entry, b.entry) })
 	}
 	return chains
 }
 
-// compareEntries orders entry IDs: <ms>-<seq>.
-func compareEntries(a, b string) int {
-	aMs, aSeq, _ := strings.Cut(a, "-")
-	bMs, bSeq, _ := strings.Cut(b, "-")
-	for _, pair := range [][2]string{{aMs, bMs}, {aSeq, bSeq}} {
-		x, _ := strconv.ParseUint(pair[0], 10, 64)
-		y, _ := strconv.ParseUint(pair[1], 10, 64)
-		if x != y {
-			if x < y {
-				return -1
-			}
-			return 1
-		}
-	}
-	return 0
-}
-
 // won returns how a worker certainly removed the entry from the pending list, or "" if no worker knows that it did.
 func (d *delivery) won() string {
-	for _, x := range slices.Backward(d.exits) { // the last one, because a failover may undo an exit
+	for _, x := range slices.Backward(d.settlements) { // the last one, because a failover may undo a settlement
 		if isWin(x) {
 			return x.word
 		}
@@ -106,8 +89,8 @@ func isWin(x record) bool {
 	return false
 }
 
-func (d *delivery) exited(s bridge.Settlement) bool {
-	return slices.ContainsFunc(d.exits, func(x record) bool { return x.word == string(s) })
+func (d *delivery) settledAs(s bridge.Settlement) bool {
+	return slices.ContainsFunc(d.settlements, func(x record) bool { return x.word == string(s) })
 }
 
 func (d *delivery) ended(how string) bool {
@@ -117,14 +100,21 @@ func (d *delivery) ended(how string) bool {
 // lost reports whether the last worker of the entry was told that another one had removed it.
 func (d *delivery) lost() bool {
 	by := d.starts[len(d.starts)-1].by
-	return slices.ContainsFunc(d.exits, func(x record) bool { return x.by == by && x.word == string(bridge.Lost) })
+	return slices.ContainsFunc(d.settlements, func(x record) bool {
+		return x.by == by && x.word == string(bridge.Lost)
+	})
 }
 
 // failed reports whether a handler failed on this entry in time. Then the next attempt is a retry, and not a
 // duplicate.
 func (d *delivery) failed() bool {
-	return (d.ended(endFail) || d.ended(endHang)) && !d.exited(bridge.Lost) || d.ended(endAbandon)
+	return (d.ended(endFail) || d.ended(endHang)) && !d.settledAs(bridge.Lost) || d.ended(endAbandon)
 }
+
+func (d *delivery) snoozed() bool { return d.won() == string(bridge.Snoozed) }
+
+// maySnooze reports whether a handler snoozed, and was not told that it was too late.
+func (d *delivery) maySnooze() bool { return d.ended(endSnooze) && !d.settledAs(bridge.Lost) }
 
 // outlastedLimit reports whether the time of a hung handler was over before until, in Unix µs. Then its attempt
 // failed, even if the settlement came too late.
@@ -135,13 +125,13 @@ func (d *delivery) outlastedLimit(until int64) bool {
 // added returns when the entry was added to the stream, in Unix µs, by the server's clock.
 func (d *delivery) added() int64 { return lua.EntryTime(d.entry).UnixMicro() }
 
-// takenBehind reports whether the message became ready for all groups a second time, after a window that began with
-// the first time.
-func (c *chain) takenBehind(window time.Duration) bool {
+// takenAgainAfter reports whether the message became ready for all groups a second time, at least one window after the
+// first time.
+func (c *chain) takenAgainAfter(window time.Duration) bool {
 	first := int64(0)
 	for _, d := range c.entries {
 		switch {
-		case d.attempt != 1 || d.meant != "":
+		case d.attempt != 1 || d.forGroup != "":
 		case first == 0:
 			first = d.added()
 		case d.added()-first >= window.Microseconds():
@@ -153,18 +143,18 @@ func (c *chain) takenBehind(window time.Duration) bool {
 
 // owners finds entries that left the pending list more than once, by the ledgers alone:
 //
-//   - two exits of the same entry were told that they won;
+//   - two workers were each told that their settlement of the same entry won;
 //   - an entry was acknowledged or dead-lettered by a winner, and the message was still delivered again to this group;
-//   - an entry was given to two processes, which only a claim by one of them could have done;
+//   - an entry was given to two processes: one of them must have claimed it;
 //   - two entries have the same attempt, or a later one has a smaller attempt, although the first was not released: two
-//     exits of one entry have each scheduled a retry.
+//     settlements of one entry have each scheduled a retry.
 //
 // undone reports whether a failover between two times (Unix µs) may have undone an event at the first time.
 func (c *chain) owners(undone func(from, until int64) bool, complain func(format string, args ...any)) {
 	for i, d := range c.entries {
 		var wins []string
 		var first, last, end int64
-		for _, x := range d.exits {
+		for _, x := range d.settlements {
 			end = max(end, x.at)
 			if isWin(x) {
 				wins = append(wins, x.by.name+" "+x.word)
@@ -194,7 +184,7 @@ func (c *chain) owners(undone func(from, until int64) bool, complain func(format
 			complain("entry %s was %s by who owned it, and entry %s follows", d.entry, won, next.entry)
 		case next.attempt < d.attempt:
 			complain("entry %s has attempt %d, and entry %s after it attempt %d", d.entry, d.attempt, next.entry, next.attempt)
-		case c.apart && won == "": // abandoned
+		case c.apart && won == "": // a crash, which uses up no attempt
 		case next.attempt == d.attempt && won != bridge.Released && won != bridge.Snoozed && !d.mayBeReleased():
 			complain("entries %s and %s are both attempt %d, and the first was not released", d.entry, next.entry, d.attempt)
 		}
@@ -214,11 +204,12 @@ func (c *chain) owners(undone func(from, until int64) bool, complain func(format
 // mayBeReleased reports whether the entry may have been released: the reply of a release was lost, its process was
 // killed, or the stream of dead letters refused the entry and the worker released it at its stop.
 func (d *delivery) mayBeReleased() bool {
-	return len(d.exits) < len(d.starts) || d.exited(bridge.Unknown) || d.exited(bridge.Stuck)
+	return len(d.settlements) < len(d.starts) || d.settledAs(bridge.Unknown) || d.settledAs(bridge.Stuck)
 }
 
-// terminal checks the end of a chain, and returns the column of its fault: lost, or a wrong terminal state. explained
-// reports whether a fault explains that an acknowledgement is unknown.
+// terminal checks the end of a chain. It returns the column of a violation (lost, or a wrong terminal state) and its
+// description, or "" if the end is right. explained reports whether a fault explains that nobody knows of the
+// acknowledgement of an entry.
 func (c *chain) terminal(p plan, explained func(d *delivery) bool) (column, problem string) {
 	if len(c.letters) > 0 {
 		return c.letter(p)

@@ -44,9 +44,8 @@ type part struct {
 	Rate              float64 // messages per second of a producer
 	Patience          float64
 	Concurrency       int
-	Partitions        int // partitions of the main queue, for a plain worker
-	Replicas          int // replicas that a producer waits for
-	Metrics           bool
+	Partitions        int      // partitions of the main queue, for a plain worker
+	Replicas          int      // replicas that a producer waits for
 	Index             int      // index among the parts of its role and group
 	Endless           bool     // also produces messages whose handlers do not end by themselves
 	Gateways          []string // addresses of gateways
@@ -111,29 +110,28 @@ func (p part) run() error {
 		return err
 	}
 	defer r.Close()
-	shown, err := p.show(log)
-	if err != nil {
-		return err
-	}
-	defer shown.end()
 	switch p.Role {
 	case roleProducer:
-		return p.produce(ctx, r, l, log, shown.observer())
+		return p.produce(ctx, r, l, log)
 	case roleBridge:
-		b, err := bridge.NewBridge(bridge.Config{Redis: r, Prefix: p.Prefix, Defaults: policy(p.Visibility), Logger: log,
-			Observer: shown.observer()})
+		b, err := bridge.NewBridge(bridge.Config{
+			Redis:    r,
+			Prefix:   p.Prefix,
+			Defaults: policy(p.Visibility),
+			Logger:   log,
+		})
 		if err != nil {
 			return err
 		}
 		return b.Run(ctx)
 	case roleWorker:
-		return p.work(ctx, r, l, log, shown.observer())
+		return p.work(ctx, r, l, log)
 	case roleGateway:
 		return p.answer(ctx, r, log)
 	case roleOperator:
 		return p.operate(ctx, r, l)
 	case roleHolder:
-		return p.hold(ctx, r, l, log, shown.observer())
+		return p.hold(ctx, r, l, log)
 	}
 	return fmt.Errorf("unknown role %q", p.Role)
 }

@@ -24,8 +24,8 @@ type nodes struct {
 	orderly []Fault // planned failovers in which the replica took over at once
 }
 
-// orderlyWithin is the longest time of a planned failover in which no master was considered dead. It is below the
-// node timeout.
+// A planned failover that took less than orderlyWithin was orderly: no master was considered dead meanwhile. It is
+// below the node timeout.
 const orderlyWithin = 900 * time.Millisecond
 
 func startNodes(t testing.TB, masters int, args ...string) *nodes {
@@ -40,9 +40,10 @@ func startNodes(t testing.TB, masters int, args ...string) *nodes {
 	return n
 }
 
-// clusterCards are failovers and moved slots. The next one begins when every master has its replica again, because
-// data that both have lost is lost.
+// clusterCards are failovers and moved slots. After a failover, the next fault begins only when every master has its
+// replica again: nothing is on disk, so data is gone once a master and its replica have both failed.
 func clusterCards(visibility time.Duration) []card {
+	// away takes a master away until its replica has taken over, and then gives it back.
 	away := func(kind string, take, give func(*redistest.Server)) card {
 		return card{kind, func(a *attacker) ([]string, string, error) {
 			slot, master := a.slot()
@@ -120,24 +121,24 @@ func (n *nodes) watchRoles(ctx context.Context, note func(kind string, from time
 	all.Wait()
 }
 
-// withoutMeant returns the failovers that no fault of ours explains: no master was killed or stopped, and no replica
-// was told to take over and did so at once. The cluster made them itself, because its masters answered too slowly on
-// this machine.
-func (n *nodes) withoutMeant(faults []Fault) []Fault {
+// withoutOurFailovers returns the faults without the observed failovers that we caused: by killing or stopping a
+// master, or by an orderly planned failover. The observed failovers that remain are the cluster's own: its masters
+// answered too slowly on this machine.
+func (n *nodes) withoutOurFailovers(faults []Fault) []Fault {
 	if n == nil {
 		return faults
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	meant := slices.Clone(n.orderly)
+	causes := slices.Clone(n.orderly)
 	for _, f := range faults {
 		if !f.Observed && undoing[f.Kind] {
-			meant = append(meant, f)
+			causes = append(causes, f)
 		}
 	}
 	return slices.DeleteFunc(slices.Clone(faults), func(f Fault) bool {
-		return f.Kind == faultOwnFailover && slices.ContainsFunc(meant, func(ours Fault) bool {
-			return !f.From.After(ours.Until) && !f.Until.Before(ours.From)
+		return f.Kind == faultOwnFailover && slices.ContainsFunc(causes, func(cause Fault) bool {
+			return !f.From.After(cause.Until) && !f.Until.Before(cause.From)
 		})
 	})
 }

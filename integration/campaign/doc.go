@@ -3,16 +3,14 @@
 //
 // # Running it
 //
-//	go test ./integration/campaign                    the short campaign, about a minute; part of make test
+//	go test ./integration/campaign                    the short campaign, about a minute; part of make proof
 //	make campaign DURATION=10m                        the long campaign, about 2,000 messages a second
-//	make campaign DURATION=1h SEED=42 OUT=proof       the faults of another run with this seed, in the same
+//	make campaign DURATION=1h SEED=42 OUT=proof       repeats the faults of an earlier run with seed 42, in the same
 //	                                                   order; writes campaign.md, timeline.txt and findings.txt
 //	                                                   into the directory proof
 //	make campaign CLUSTER=1 DURATION=10m              on a cluster of three masters with one replica each
 //	make campaign RATE=150 DURATION=10m               with 150 messages a second, for a machine with other work
 //	make campaign RELEASES=1 DURATION=10m             with processes of the previous release beside those of this one
-//	make campaign METRICS=1 DURATION=1m               with every process scraped each second, and its metrics compared
-//	                                                   with its ledger (metrics_audit.go)
 //
 // A campaign needs redis-server or valkey-server on the PATH (or a Docker engine with an image). It starts a server
 // of its own on a free port, with an append-only file that is synced before every reply, and removes everything at
@@ -23,15 +21,16 @@
 //
 // The processes are a holder, two bridges, five Go workers and two plain workers in two groups, and three producers.
 // Each is the test binary, started again, behind a network path of its own: a proxy that can cut, stall, tear and
-// slow connections. Group a has Go workers only. Group b also has plain workers, which know only XREADGROUP, XACK and
-// the field "for", as programs in other languages may. A plain worker does not acknowledge messages that it should
-// fail. The holder takes the first 1,500 messages of group a and extends them to the end. So bridges must always
-// reclaim and free entries behind old ones.
+// slow connections. Group a has Go workers only. Group b also has plain workers. They know only XREADGROUP, XACK and
+// the field "for" of an entry (the group that a retry is for), as programs in other languages may. A plain worker does
+// not acknowledge messages that it should fail. The holder takes the first 1,500 messages of group a, and extends them
+// until the run ends. So the stream always begins with old pending entries, and bridges must reclaim and free newer
+// entries behind them.
 //
 // Two gateways answer HTTP requests. One producer, and one worker of group b, use only gateways: they alternate, and
 // use the other gateway when one fails. The producer publishes single messages, arrays, or lines. After a lost answer
-// it repeats the same ID. The worker waits for deliveries of one queue or of both, some with a time of their own. It
-// extends them, and settles them in every possible way. Gateways take part unless metrics are scraped.
+// it repeats the same ID. The worker waits for deliveries of one queue or of both. Some deliveries have a lease of
+// their own instead of the visibility timeout. The worker extends deliveries, and settles them in every possible way.
 //
 // Every process connects as the user that docs/operations/users.md documents for its role, with no further rights.
 // Faults are made as an administrator. Any command that the server denies one of these users is a failure (users.go).
@@ -48,9 +47,9 @@
 // group has Go workers that serve each queue separately and that serve both by weights; group a also has one that
 // serves both in order.
 //
-// Some handlers do not end by themselves (handlers.go; not while metrics are scraped or the previous release takes
-// part). Some messages have a handler timeout that the handler of a Go worker exceeds. Every second such handler also
-// ignores its context, and is abandoned. These messages become dead letters. Other messages are cancelled in any
+// Some handlers do not end by themselves (handlers.go; not while the previous release takes part). Some messages
+// have a handler timeout that the handler of a Go worker exceeds. One in two of these handlers also ignores its
+// context, and is abandoned. The messages with such handlers become dead letters. Other messages are cancelled in any
 // state, often while a handler runs.
 //
 // Every process appends to a ledger of its own, unbuffered, before and after each step. A producer records each call
@@ -75,8 +74,8 @@
 // Then the holder releases them, and nothing at all may be left.
 //
 // The visibility timeout is two and a half seconds, so that a run sees hundreds of them. It must be longer than the
-// two seconds that a bridge needs to notice an outage. An outage longer than that, or shorter than a third of the
-// visibility timeout, must use up no attempt.
+// two seconds that a bridge needs to notice an outage. An outage that bridges notice (over two seconds), or one under a
+// third of the visibility timeout, must use up no attempt.
 //
 // # On a cluster
 //
@@ -90,9 +89,10 @@
 //
 // Producers wait for the replica, so the same strict rules apply to their results: an accepted message is not lost, a
 // cancelled one not delivered. Workers do not wait. When a master dies, or goes on for a moment after it was
-// replaced, its writes that were not replicated are lost: deliveries, confirmed exits, and messages that no producer
-// was told were taken. Therefore such a failover excuses the end of such a message, two exits of one entry, an entry
-// given to two processes, and a repeated attempt. Planned failovers and moved slots excuse nothing.
+// replaced, its writes that were not replicated are lost: deliveries, confirmed exits (entries that left the pending
+// list), and messages whose acceptance no producer has seen. Therefore such a failover excuses the loss of such a
+// message, two exits of one entry, an entry given to two processes, and a repeated attempt. Planned failovers and moved
+// slots excuse nothing.
 //
 // A cluster replaces a master that does not answer for a second. An overloaded machine causes such failovers, too.
 // Each replica that takes over is recorded. If no fault of ours explains it, it excuses the effects of a failover,
@@ -109,18 +109,18 @@
 //
 // A third attacker repeats the procedures that docs/operations/upgrade.md gives, concurrently with the other two. It
 // upgrades the bridges one by one, then workers, then producers. After a while with bridges of this release only, it
-// rolls back producers and workers, stops all bridges, rolls back the queues every other time, and starts bridges of
-// the previous release. It ends with bridges of this release. Users have the rights that the page gives them while both
-// releases run.
+// rolls back producers and workers, stops all bridges, rolls back the queues in every second round, and starts bridges
+// of the previous release. The attacker ends with bridges of this release. Users have the rights that the page gives
+// them while both releases run.
 //
-// Calls that must be refused while a bridge of the previous release is alive (ErrOldBridge) are counted as refused:
-// in this release's producers and gateways, messages with a key. Each time, a recurrence, and a rate with a ready
-// limit, are tried as well. They must be refused beside the old bridges, and accepted when those have gone. Three
-// recurrences go on from begin to end.
+// Producers and gateways of this release also send messages with a key. While a bridge of the previous release is
+// alive, these messages must be refused (ErrOldBridge), and are counted as refused. Each upgrade also tries a
+// recurrence, and a rate with a ready limit. Both must be refused while old bridges run, and accepted when the old
+// bridges have gone. Three recurrences go on from begin to end.
 //
-// The same laws, in the same columns, apply to messages of both releases. One violation is excused: a rollback of a
-// queue deletes the record of which message holds a key. So a message in flight at that time may be in flight
-// together with the next one of its key.
+// Messages of both releases are judged by the same laws (below). One violation is excused: a rollback of a queue
+// deletes the holds of its keys. So a message in flight at that time may be in flight together with the next one of
+// its key.
 //
 // # How it is judged
 //
@@ -136,9 +136,10 @@
 //     reschedule. The server runs on the same machine, so its clock is the worker's.
 //   - stuck: did not come to rest in time.
 //   - two owners: one entry left the pending list twice: two processes were told that they won, or an entry that was
-//     acknowledged has a successor, or a chain forks (see owners in chain.go, which needs no timing).
+//     acknowledged has a successor, or a chain forks. The rules need no times; see (*chain).owners in chain.go.
 //   - wrong terminal state: dead with a wrong reason or number of attempts, dead although it must not be, acknowledged
-//     although every handler fails it, delivered although refused, or gone unseen without a fault that explains it.
+//     although every handler fails it, delivered although refused. Or its entry is gone, no process knows that it
+//     acknowledged the entry, and no fault explains that.
 //   - duplicates unexplained, attempts burnt unexplained: see below.
 //   - delivered after cancel.
 //   - wrong group: a handler of a Go worker got a retry for another group.
@@ -146,18 +147,20 @@
 //   - keys left: keys, members, entries, pending entries, consumers, bridges, or dedup windows past their end. Tokens
 //     of calls whose reply was lost may stay for their window of a minute or two.
 //
-// Promises of special messages have laws of their own (laws.go), which count in the same columns. A version of a
-// message is recorded as a message, and its replacement as a cancel. So a replaced version that is delivered is
-// "delivered after cancel", and a newest version that is not delivered is lost. Expected occurrences are computed,
-// and recorded as if they had been scheduled. A missing one is lost, one that came twice had two owners, and an
-// unexpected one is a wrong state.
+// The auditor does not judge a single step, such as the delay of a snooze or the number of crashes that a message
+// survives: integration/model proves the steps. Messages with one key have a law of their own (keylaw.go): all entries
+// of one come before all entries of the next. A version of a message is recorded as a message, and its replacement as
+// a cancel. So a replaced version that is delivered is "delivered after cancel", and a newest version that is not
+// delivered is lost. Expected occurrences are computed, and recorded as if they had been scheduled. A missing one is
+// lost, one that came twice had two owners, and an unexpected one is a wrong state.
 //
 // # To add a feature
 //
 // Put a setting of the main queue into mainPolicy, and a setting of a message into a kind: featureKinds (how often),
 // featureNames, plan.features (fields of the message) and plan.featured (work of handlers), all in features.go. Put
-// the laws of the feature into auditor.laws, with planted violations in TestLawsFindWhatIsPlanted. A run that never
-// used the feature fails, because it proves nothing about it.
+// the steps of the feature into integration/model, and into the campaign only a law about several messages or
+// processes, with a planted violation in TestAuditorJudgesMessagesWithFeatures. A run that never used the feature
+// proves nothing about the feature, so it fails.
 //
 // # How duplicates are explained
 //
@@ -168,11 +171,12 @@
 //
 // Clients need only one of the two gateways. A fault of a single gateway explains a lost answer, and a delivery that
 // the gateway could not pass on. It explains neither a duplicate nor a used attempt of a delivery that the worker
-// behind it had begun (alone, in explain.go).
+// behind it had begun (see (*explainer).alone in explain.go).
 //
 // Fewer faults explain an attempt that was used up although no handler failed: only faults that kept its worker away
-// while others went on (killed, stopped, its own path stalled). An outage for all (a server that is down, paused,
-// full, read-only or unreachable) explains it only for a plain worker, which does not come back for its messages.
+// while others went on (the worker was killed or stopped, or its own path stalled). An outage for all (a server that is
+// down, paused, full, read-only or unreachable) explains such an attempt only for a plain worker, which does not come
+// back for its messages.
 //
 // An overloaded machine stops processes as SIGSTOP does. Each process records when it did not run for a quarter of a
 // second. Such stalls explain like faults; to explain a used attempt, they must last for half a visibility timeout. A
@@ -182,6 +186,6 @@
 // # Reading a failure
 //
 // The report shows the first messages of each column with all their records, sorted by time, and then the timeline of
-// faults. Look for the last entry with a wrong exit, and for the last fault before it that hit the process in the
+// faults. Look for the last entry with a wrong settlement, and for the last fault before it that hit the process in the
 // second column.
 package campaign

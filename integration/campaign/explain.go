@@ -16,8 +16,8 @@ const (
 
 // explainer finds the fault that explains what happened to a delivery.
 type explainer struct {
-	faults []Fault // sorted by From
-	most   time.Duration
+	faults []Fault           // sorted by From
+	most   time.Duration     // length of the longest fault
 	long   time.Duration     // shortest observed fault that may use up an attempt
 	group  map[string]string // process → its group
 	plain  map[string]bool   // processes that are plain workers
@@ -42,8 +42,8 @@ func newExplainer(visibility time.Duration, faults []Fault, writers []*writer) *
 }
 
 // between returns the kind of the fault that best explains an event between from and until (Unix µs). Only faults
-// count that reach into this time and that f accepts. A fault of ours wins over an observed one, and a fault that hit
-// few processes over one that hit all.
+// count that reach into this time and that f accepts. A fault of ours wins over an observed one (rank below 0), and a
+// fault that hit few processes over a fault that hit all.
 func (e *explainer) between(from, until int64, f func(Fault) bool) (kind string, ok bool) {
 	begin, end := time.UnixMicro(from).Add(-reachAfter), time.UnixMicro(until).Add(reachBefore)
 	first := sort.Search(len(e.faults), func(i int) bool { return !e.faults[i].From.Before(begin.Add(-e.most)) })
@@ -106,8 +106,8 @@ func (e *explainer) gatewaysOf(f Fault) (slots []string) {
 	return slots
 }
 
-// alone reports whether a fault leaves its clients without any gateway: it hits two, or one while another fault hits
-// the other one.
+// alone reports whether a fault leaves the clients of gateways without any gateway: it hits both gateways, or it hits
+// one while another fault hits the other one.
 func (e *explainer) alone(f Fault) bool {
 	own := e.gatewaysOf(f)
 	return len(own) > 1 || len(own) == 1 && slices.ContainsFunc(e.faults, func(other Fault) bool {
@@ -154,13 +154,13 @@ func (e *explainer) burns(f Fault) bool {
 				!other.Until.Add(reachAfter).Before(f.From) && !other.From.After(f.Until.Add(reachAfter))
 		})
 	}
-	whatever := !f.Observed || f.Kind == faultOverload || f.Kind == faultOwnFailover
-	return burning[f.Kind] && (whatever || f.Until.Sub(f.From) >= e.long)
+	ofAnyLength := !f.Observed || f.Kind == faultOverload || f.Kind == faultOwnFailover
+	return burning[f.Kind] && (ofAnyLength || f.Until.Sub(f.From) >= e.long)
 }
 
-// sortOut leaves out times in which the server was slow because of our faults. The remaining ones are overloads of
-// the machine, in which a worker with many messages may not extend all of them in time.
-func sortOut(faults []Fault) []Fault {
+// withoutOurSlowness returns the faults without the times in which the server was slow because of our faults. The times
+// that remain are overloads of the machine, in which a worker with many messages may not extend all of them in time.
+func withoutOurSlowness(faults []Fault) []Fault {
 	return slices.DeleteFunc(slices.Clone(faults), func(f Fault) bool {
 		return f.Kind == faultOverload && slices.ContainsFunc(faults, func(other Fault) bool {
 			return !other.Observed && len(other.Hits) == 0 && other.Queue == "" &&

@@ -28,8 +28,8 @@ type slot struct {
 	mu     sync.Mutex
 	before bool // the next process is of the previous release
 	starts int
-	name   string
-	ledger string
+	name   string // of the current process
+	ledger string // path
 	cmd    *exec.Cmd
 	gone   chan struct{} // closed when the process was reaped
 	err    error         // how it ended; set before gone is closed
@@ -101,7 +101,7 @@ func (f *family) start(s *slot) error {
 	}
 	cmd := exec.Command(program)
 	cmd.Env = append(os.Environ(), envPart+"="+string(text),
-		"GORACE="+os.Getenv("GORACE")+" exitcode=0 log_path="+filepath.Join(f.dir, raceLog)) // reportRaces judges these
+		"GORACE="+os.Getenv("GORACE")+" exitcode=0 log_path="+filepath.Join(f.dir, raceLog)) // reportRaces reads the log
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
 	cmd.SysProcAttr = childAttr()
 	started, gone := make(chan error, 1), make(chan struct{})
@@ -156,7 +156,7 @@ func (s *slot) end(sig os.Signal, timeout time.Duration) error {
 	}
 	if sig != os.Kill {
 		s.signal(syscall.SIGCONT)
-		begun(ledger, gone)
+		waitUntilItHandlesSignals(ledger, gone)
 	}
 	s.signal(sig)
 	timer := time.NewTimer(timeout)
@@ -188,10 +188,10 @@ func endAll(slots []*slot, timeout time.Duration) error {
 	return errors.Join(errs...)
 }
 
-// begun waits until a process that was just started handles signals, which it does before it opens its ledger. With
-// the race detector and dozens of starts at once, that takes many seconds.
-func begun(ledger string, gone <-chan struct{}) {
-	for range 12_000 {
+// waitUntilItHandlesSignals waits at most a minute until a process that was just started handles signals. It handles
+// them before it opens its ledger. With the race detector and dozens of starts at once, that takes many seconds.
+func waitUntilItHandlesSignals(ledger string, gone <-chan struct{}) {
+	for range 12_000 { // times 5 ms
 		if _, err := os.Stat(ledger); err == nil {
 			return
 		}

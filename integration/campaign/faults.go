@@ -23,12 +23,13 @@ type attacker struct {
 	deck   []card
 	drawn  []card // rest of the current round, shuffled
 	pause  [2]time.Duration
-	storms bool      // its faults affect all processes: not while a zombie is made
+	storms bool      // its faults affect all processes, so it makes none while the other attacker holds the weather
 	from   time.Time // begin of the current fault
 	own    *slot     // slot of the current fault, locked for others
 }
 
-// card is one kind of fault. do returns what it hit; the caller records its time.
+// card is one kind of fault. do makes the fault and repairs it. It returns the names of the hit processes (none = all),
+// and the queue that may have lost messages; the caller records the time.
 type card struct {
 	kind string
 	do   func(a *attacker) (hits []string, queue string, err error)
@@ -37,6 +38,7 @@ type card struct {
 // run makes one fault after another until ctx ends and every kind has come. Every kind comes once before any comes
 // twice.
 func (a *attacker) run(ctx context.Context) error {
+	// After ctx has ended, the first round still goes on to its end, unless a fault could not be made.
 	for round := 0; pause(ctx, a.between(a.pause[0], a.pause[1])) || round == 1 && len(a.drawn) > 0 &&
 		!errors.Is(context.Cause(ctx), errFailed); {
 		if len(a.drawn) == 0 {
@@ -61,19 +63,19 @@ func (a *attacker) attack(next card) ([]string, string, error) {
 		defer a.c.weather.Unlock()
 	}
 	a.from = time.Now()
-	defer a.let()
+	defer a.release()
 	return next.do(a)
 }
 
-// take locks a slot for this attacker, until let.
+// take locks a slot for this attacker, until release.
 func (a *attacker) take(s *slot) *slot {
-	a.let()
+	a.release()
 	s.busy.Lock()
 	a.own = s
 	return s
 }
 
-func (a *attacker) let() {
+func (a *attacker) release() {
 	if a.own != nil {
 		a.own.busy.Unlock()
 		a.own = nil
@@ -94,7 +96,7 @@ func (a *attacker) pick(roles ...string) *slot {
 
 // processCards are the faults of single processes. Zombies come more often than the others, because they test
 // ownership.
-func processCards(visibility time.Duration, http bool) []card {
+func processCards(visibility time.Duration) []card {
 	kill := func(roles ...string) func(*attacker) ([]string, string, error) {
 		return func(a *attacker) ([]string, string, error) {
 			s := a.pick(roles...)
@@ -123,12 +125,9 @@ func processCards(visibility time.Duration, http bool) []card {
 		defer s.signal(syscall.SIGCONT)
 		return a.untilTaken(s, visibility)
 	}}
-	var behindGateways []card
-	if http {
-		behindGateways = append(gatewayCards(visibility), card{faultKillGateway, kill(roleGateway)},
-			card{faultTermGateway, term(roleGateway)}, card{faultKillHTTP, kill(roleHTTPWorker)},
-			card{faultStopHTTP, stop(visibility, 2*visibility, roleHTTPWorker)})
-	}
+	behindGateways := append(gatewayCards(visibility), card{faultKillGateway, kill(roleGateway)},
+		card{faultTermGateway, term(roleGateway)}, card{faultKillHTTP, kill(roleHTTPWorker)},
+		card{faultStopHTTP, stop(visibility, 2*visibility, roleHTTPWorker)})
 	return append(behindGateways, []card{
 		{faultKillProducer, kill(roleProducer, roleHTTPProducer)}, {faultKillBridge, kill(roleBridge)},
 		{faultKillWorker, kill(roleWorker)},
@@ -144,7 +143,8 @@ func partitionCards(visibility time.Duration) []card {
 	partition := card{faultPartition, func(a *attacker) ([]string, string, error) {
 		defer a.calm()()
 		s := a.pick(roleWorker)
-		for s.part.Group != groups[0] { // in the other one, messages fail whose entries are still held: see kindParted
+		// A worker of group a, because there messages fail whose entries group b still holds: see kindParted.
+		for s.part.Group != groups[0] {
 			s = a.pick(roleWorker)
 		}
 		s.proxy.Stall(true)
@@ -163,7 +163,7 @@ func (a *attacker) calm() (end func()) {
 
 // untilTaken waits until all messages of a worker were reclaimed, if that does not take too long. Then the worker
 // goes on, and all results of its handlers come too late. A stopped worker is soon told by its next extend. A worker
-// that was cut off has finished its handlers meanwhile, and all their exits reach the server too late.
+// that was cut off has finished its handlers meanwhile, and all its settlements reach the server too late.
 func (a *attacker) untilTaken(s *slot, visibility time.Duration) ([]string, string, error) {
 	a.wait(visibility, visibility+500*time.Millisecond)
 	_ = a.c.await(3*visibility, func() (string, error) {
@@ -256,7 +256,7 @@ func (a *attacker) paths() []*slot {
 	}
 }
 
-// do runs a command with a key, without a proxy, and repeats it until it is answered.
+// do runs a command with a key, not through a proxy. It repeats the command until the server answers, see insist.
 func (c *controller) do(args ...string) (rueidis.RedisMessage, error) {
 	reply, err := insist(func(ctx context.Context) rueidis.RedisResult { return c.client.Do(ctx, keyed(c.client, args)) })
 	if err != nil {

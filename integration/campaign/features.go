@@ -16,12 +16,12 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Kinds of messages that use special features. Each has a law of its own, in laws.go.
+// Kinds of messages that use special features. n is drawn for each message; see plan.
 const (
 	kindSnooze  = 'z' // a Go worker snoozes it n times, then acknowledges it
 	kindGaps    = 'y' // fails n times, with retry delays of its own
 	kindAge     = 'q' // always fails, and is tried for a limited time
-	kindCrash   = 'k' // in group b it dies after n crashes of plain workers; others snooze it, with a limit
+	kindCrash   = 'k' // see plan.featured: group a handles it, in group b it dies after n crashes of plain workers
 	kindVersion = 'v' // replaced by newer versions n-1 times
 	kindSweep   = 'b' // cancelled by an operator in bulk
 	kindShift   = 't' // moved by an operator in bulk
@@ -29,23 +29,25 @@ const (
 	kindKeyed   = 'j' // has a key, and fails n-1 times
 )
 
-// Settings of these messages.
+// gaps are the retry delays of kindGaps.
 var gaps = []time.Duration{200 * time.Millisecond, 600 * time.Millisecond, time.Second}
 
+// Settings of messages of these kinds.
 const (
-	snoozeFor = 300 * time.Millisecond
-	patient   = 12                     // most snoozes of kindCrash
+	snoozeFor = 300 * time.Millisecond // length of a snooze, of all kinds
+	patient   = 12                     // a Go worker snoozes a message of kindCrash so often, and then acknowledges it
 	oldest    = 2 * time.Second        // time limit of kindAge
-	ageGap    = 400 * time.Millisecond // delay between its attempts
-	spread    = time.Second
-	keys      = 400 // number of keys; a plain worker blocks one for a second or two
+	ageGap    = 400 * time.Millisecond // delay between the attempts of kindAge
+	spread    = time.Second            // of kindSpread
+	keys      = 400                    // number of keys; a plain worker blocks one for a second or two
 
 	headerBulk  = "bulk" // header that selects messages for the operator
 	bulkCancels = "cancel"
 	bulkMoves   = "move"
 )
 
-// featureKinds are drawn beside the other kinds. Weights are in thousandths.
+// featureKinds are drawn beside the other kinds. Each has a kind, its weight in thousandths of all messages, and the
+// largest n.
 var featureKinds = []weighted{
 	{kindSnooze, 20, 3}, {kindGaps, 20, 3}, {kindAge, 6, 0}, {kindCrash, 10, 1}, {kindVersion, 20, 3}, {kindSweep, 15, 0},
 	{kindShift, 15, 0}, {kindSpread, 20, 0}, {kindKeyed, 20, 2}, {kindHang, 6, 2}, {kindHalt, 20, 0},
@@ -57,13 +59,14 @@ var featureNames = map[byte]string{
 	kindKeyed: "one at a time per key", kindHang: "hung", kindHalt: "cancelled while it runs",
 }
 
-// mainPolicy returns the policy of the main queue, with all features that a campaign turns on.
+// mainPolicy returns the policy of the main queue. It turns the history on, because a fault in the history must not
+// lose a message either.
 func mainPolicy() admin.PolicyUpdate {
-	// The history is on, too: no fault of a history may lose a message.
-	return admin.PolicyUpdate{History: new(100_000)}
+	const historyLength = 100_000 // entries
+	return admin.PolicyUpdate{History: new(historyLength)}
 }
 
-// features sets the fields of a message that its kind needs.
+// features sets the fields of a message that its kind needs. random varies the delays.
 func (p plan) features(random *rand.Rand, m *bridge.NewMessage) {
 	switch p.kind {
 	case kindGaps:
@@ -93,7 +96,8 @@ func (p plan) features(random *rand.Rand, m *bridge.NewMessage) {
 // keyOf returns the key of a message of kindKeyed.
 func keyOf(id string) string { return fmt.Sprint("key-", hash(id)%keys) }
 
-// featured returns what a handler does with a message of one of these kinds.
+// featured returns how a handler of a message of one of these kinds ends (endOK and so on). plain is set for a plain
+// worker, and for a worker over HTTP, which does not know how often a message was snoozed.
 func (p plan) featured(m *bridge.Message, plain bool) (end string) {
 	snoozes, _ := strconv.Atoi(m.Extra[lua.FieldSnoozes])
 	switch p.kind {
@@ -111,9 +115,11 @@ func (p plan) featured(m *bridge.Message, plain bool) (end string) {
 		if m.Attempt < p.n {
 			return endFail
 		}
-	case kindHang:
+	case kindHang: // a Go worker calls part.hang instead
 		return endFail
 	case kindCrash:
+		// Group a acknowledges it at once. In group b, plain workers crash on it. Go workers snooze it a limited
+		// number of times, so that a plain worker may get it, and then acknowledge it.
 		switch {
 		case m.Group == groups[0]:
 		case plain:
@@ -141,29 +147,32 @@ func bookedAs(id string, payload []byte) string {
 	return id + "!" + n
 }
 
-// replace sends newer versions of a message, one after another, around the due time of the previous version.
+// replace sends versions 2 to last of a message, one after another. The pause before a version and the delay of the
+// previous one are both random, of up to 1.5 s and 1.8 s, so the previous version may or may not be due by then. due is
+// the due time of version 1.
 func (p *producer) replace(queue, id string, due time.Time, last int, random *rand.Rand) {
-	waits := make([]time.Duration, last+1)
-	for i := range waits {
-		waits[i] = time.Duration(random.IntN(1500)) * time.Millisecond
+	drawn := make([]time.Duration, last+1) // here, because random is not safe for concurrent use
+	for i := range drawn {
+		drawn[i] = time.Duration(random.IntN(1500)) * time.Millisecond
 	}
 	p.later.Go(func() {
 		for n := 2; n <= last; n++ {
-			<-time.After(waits[n])
-			before, delay := versionID(id, n-1), 300*time.Millisecond+waits[n-1]
-			p.ledger.must(line{verbOver, before, []any{changeAsked}},
+			<-time.After(drawn[n])
+			before, delay := versionID(id, n-1), 300*time.Millisecond+drawn[n-1]
+			p.ledger.must(line{verbReplace, before, []any{changeAsked}},
 				line{verbTry, versionID(id, n), []any{delay.Milliseconds()}})
 			receipt, err := p.client.Schedule(context.Background(), queue, version(n), bridge.WithID(id), bridge.In(delay),
 				bridge.Replace)
 			answer := verdict(versionID(id, n), receipt, err)
-			over := changeMaybe
+			previousNotDue := time.Now().Before(due) // so the previous version cannot have been delivered
+			replaced := changeMaybe
 			switch {
-			case answer.verb == verbTaken && (receipt.Replaced || time.Now().Before(due)): // not ready before then
-				over = changeOK
+			case answer.verb == verbTaken && (receipt.Replaced || previousNotDue):
+				replaced = changeOK
 			case answer.verb == verbRefuse:
-				over = changeNo
+				replaced = changeNo
 			}
-			p.ledger.must(answer, line{verbOver, before, []any{over}})
+			p.ledger.must(answer, line{verbReplace, before, []any{replaced}})
 			if answer.verb != verbTaken {
 				return
 			}
@@ -174,7 +183,7 @@ func (p *producer) replace(queue, id string, due time.Time, last int, random *ra
 
 // operate cancels and moves messages of the main queue in bulk, selected by headers, until ctx ends.
 func (p part) operate(ctx context.Context, r *bridge.Redis, l *ledger) error {
-	random := rand.New(rand.NewPCG(p.Seed, 7))
+	random := rand.New(rand.NewPCG(p.Seed, 7)) // 7 is arbitrary
 	for pause(ctx, time.Second+time.Duration(random.IntN(1500))*time.Millisecond) {
 		p.sweep(r, l, random)
 		if !pause(ctx, time.Second) {
@@ -187,32 +196,35 @@ func (p part) operate(ctx context.Context, r *bridge.Redis, l *ledger) error {
 
 // bulkRun records one bulk change in the ledger: the selected messages before it, and their results after it.
 type bulkRun struct {
-	l      *ledger
-	verb   string
-	missed map[string]bool
-	meant  []string
+	l        *ledger
+	verb     string          // verbCancel or verbMove
+	missed   map[string]bool // IDs of messages that were gone, or whose change was refused
+	selected []string        // IDs
 }
 
-func (b *bulkRun) options(o admin.BulkOptions) admin.BulkOptions {
+// record returns options with the callbacks that record the selected and the missed messages.
+func (b *bulkRun) record(o admin.BulkOptions) admin.BulkOptions {
 	b.missed = map[string]bool{}
 	o.Selected = func(m admin.BulkMessage) {
-		b.meant = append(b.meant, m.ID)
+		b.selected = append(b.selected, m.ID)
 		b.l.must(b.line(m.ID, changeAsked, 0))
 	}
 	o.Missed = func(m admin.BulkMessage) { b.missed[m.ID] = true }
 	return o
 }
 
-func (b *bulkRun) line(id, what string, due int64) line {
+// line returns the line of a result, a word such as changeOK. due is in Unix ms, and for verbMove only.
+func (b *bulkRun) line(id, result string, due int64) line {
 	if b.verb == verbMove {
-		return line{b.verb, id, []any{what, due}}
+		return line{b.verb, id, []any{result, due}}
 	}
-	return line{b.verb, id, []any{what}}
+	return line{b.verb, id, []any{result}}
 }
 
+// end records the results of the selected messages. err is the error of the bulk change.
 func (b *bulkRun) end(err error, due func(id string) int64) {
-	lines := make([]line, len(b.meant))
-	for i, id := range b.meant {
+	lines := make([]line, len(b.selected))
+	for i, id := range b.selected {
 		switch {
 		case b.missed[id]:
 			lines[i] = b.line(id, changeNo, 0)
@@ -229,16 +241,18 @@ func (b *bulkRun) end(err error, due func(id string) int64) {
 // that is told to stop has half a minute.
 const bulkWait = 15 * time.Second
 
+// sweep cancels the scheduled messages of kindSweep, either without a limit or with 100 or 200 a second.
 func (p part) sweep(r *bridge.Redis, l *ledger, random *rand.Rand) {
 	ctx, cancel := context.WithTimeout(context.Background(), bulkWait)
 	defer cancel()
 	b := &bulkRun{l: l, verb: verbCancel}
 	_, err := redistest.Must(admin.New(r, p.Prefix)).Bulk().Cancel(ctx, queueMain,
 		admin.BulkFilter{Headers: map[string]string{headerBulk: bulkCancels}},
-		b.options(admin.BulkOptions{Rate: float64(100 * random.IntN(3))}))
+		b.record(admin.BulkOptions{Rate: float64(100 * random.IntN(3))}))
 	b.end(err, func(string) int64 { return 0 })
 }
 
+// shift moves the scheduled messages of kindShift to a time in one second, with a spread of up to 400 ms.
 func (p part) shift(r *bridge.Redis, l *ledger, random *rand.Rand) {
 	ctx, cancel := context.WithTimeout(context.Background(), bulkWait)
 	defer cancel()
@@ -246,7 +260,7 @@ func (p part) shift(r *bridge.Redis, l *ledger, random *rand.Rand) {
 	most := time.Duration(random.IntN(3)) * 200 * time.Millisecond
 	result, err := redistest.Must(admin.New(r, p.Prefix)).Bulk().Reschedule(ctx, queueMain,
 		admin.BulkFilter{Headers: map[string]string{headerBulk: bulkMoves}}, time.Second, time.Time{},
-		b.options(admin.BulkOptions{Spread: most}))
+		b.record(admin.BulkOptions{Spread: most}))
 	b.end(err, func(id string) int64 { return result.To.Add(lua.SpreadOf(id, most)).UnixMilli() })
 }
 
@@ -267,7 +281,8 @@ func recurring(start, end time.Time) []bridge.Recurrence {
 	return all
 }
 
-// recur creates the recurrences. They end with the load.
+// recur creates the recurrences, which end with the load. They start a quarter of a second after a whole second, so no
+// occurrence falls on their start or end.
 func (c *controller) recur(ctx context.Context, client *bridge.Client) error {
 	start := time.Now().Add(2 * time.Second).Truncate(time.Second).Add(250 * time.Millisecond)
 	c.recurring = recurring(start, start.Add(c.cfg.Duration.Truncate(time.Second)))
@@ -289,8 +304,8 @@ func occurrences(r bridge.Recurrence) (all []time.Time) {
 	return all
 }
 
-// bookRecurrences records all expected occurrences as if they had been scheduled. So the auditor finds each missing,
-// duplicated or unexpected one. It also removes the recurrences.
+// bookRecurrences records all expected occurrences as if each had been scheduled two seconds before it was due. So the
+// auditor finds each missing, duplicated or unexpected one. bookRecurrences also removes the recurrences.
 func (c *controller) bookRecurrences(ctx context.Context, client *bridge.Client, l *ledger) error {
 	for _, r := range c.recurring {
 		if err := client.RemoveRecurrence(ctx, queueMain, r.Name); err != nil {
@@ -298,8 +313,10 @@ func (c *controller) bookRecurrences(ctx context.Context, client *bridge.Client,
 		}
 		for _, at := range occurrences(r) {
 			id := r.ID(at)
-			before := at.Add(-2 * time.Second).UnixMicro()
-			if err := l.writeAt(before, line{verbTry, id, []any{2000}}, line{verbTaken, id, []any{at.UnixMilli()}}); err != nil {
+			const delay = 2 * time.Second
+			scheduled := at.Add(-delay).UnixMicro()
+			if err := l.writeAt(scheduled, line{verbTry, id, []any{delay.Milliseconds()}},
+				line{verbTaken, id, []any{at.UnixMilli()}}); err != nil {
 				return err
 			}
 		}
@@ -307,7 +324,8 @@ func (c *controller) bookRecurrences(ctx context.Context, client *bridge.Client,
 	return nil
 }
 
-// endRecurrences waits until all occurrences are planned, and removes the recurrences.
+// endRecurrences waits until the recurrences have ended and all their occurrences are scheduled. Then it records the
+// occurrences and removes the recurrences.
 func (c *controller) endRecurrences() error {
 	ctx := context.Background()
 	r, err := bridge.Dial(ctx, c.server.URL())
@@ -338,9 +356,9 @@ func (c *controller) endRecurrences() error {
 	return c.bookRecurrences(ctx, client, l)
 }
 
-// queuesOf returns how a Go worker serves both queues: with a Worker for each, with one by weights, or with one in
-// order.
-func queuesOf(index int) (weighted []bridge.WorkerQueue, strict bool) {
+// queuesOf returns how the Go worker with an index serves both queues. It returns nil if a Worker of its own serves
+// each queue. Otherwise it returns the queues of one Worker, which serves them by weight or, if strict, in this order.
+func queuesOf(index int) (queues []bridge.WorkerQueue, strict bool) {
 	both := []bridge.WorkerQueue{{Queue: queueMain, Weight: 3}, {Queue: queueSide, Weight: 1}}
 	switch index % 3 {
 	case 1:

@@ -13,6 +13,7 @@ import (
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/access"
 	"github.com/duestream/duestream/bridge/gateway"
+	"github.com/duestream/duestream/bridge/lmstfy"
 )
 
 // gatewayPatience is the time for requests in flight when a gateway is told to stop.
@@ -32,6 +33,12 @@ func (p part) answer(ctx context.Context, r *bridge.Redis, log *slog.Logger) err
 	if err != nil {
 		return err
 	}
+	if err := lmstfy.Mount(g); err != nil {
+		return err
+	}
+	var running sync.WaitGroup
+	defer running.Wait()
+	running.Go(func() { _ = g.Run(ctx) })
 	socket, err := net.Listen("unix", socketOf(filepath.Dir(p.Ledger), p.Name))
 	if err != nil {
 		return errors.Join(err, g.Close())
@@ -49,9 +56,11 @@ func (p part) answer(ctx context.Context, r *bridge.Redis, log *slog.Logger) err
 	return errors.Join(err, g.Close())
 }
 
-// tokenForAll creates the token of all clients of gateways.
+// tokenForAll creates the token of all clients of gateways. Gateways of the previous release refuse a token with the
+// verb inspect.
 func tokenForAll(ctx context.Context, r *bridge.Redis) (string, error) {
-	return access.Add(ctx, r.Client, prefix, access.Token{Name: "campaign", Verbs: access.Verbs(), Queues: []string{"*"}})
+	verbs := []access.Verb{access.Publish, access.Consume, access.Operate}
+	return access.Add(ctx, r.Client, prefix, access.Token{Name: "campaign", Verbs: verbs, Queues: []string{"*"}})
 }
 
 // front is the permanent address of a gateway, which its processes share one after another. It cuts connections on
@@ -109,12 +118,13 @@ func (f *front) serve(client net.Conn) {
 	pass(client, server, f.torn)
 }
 
-// pass copies bytes until one side is closed, or until only returns fewer bytes than were read.
-func pass(to, from net.Conn, only func(n int) int) {
+// pass copies bytes until one side is closed. limit returns how many of n bytes it may copy; if these are fewer than n,
+// pass ends.
+func pass(to, from net.Conn, limit func(n int) int) {
 	piece := make([]byte, 32<<10)
 	for {
 		n, err := from.Read(piece)
-		m := only(n)
+		m := limit(n)
 		if _, failed := to.Write(piece[:m]); failed != nil || err != nil || m < n {
 			return
 		}
@@ -187,10 +197,6 @@ func (c *controller) openGateways(ctx context.Context, r *bridge.Redis) (address
 	secret, err = tokenForAll(ctx, r)
 	return addresses, secret, err
 }
-
-// overHTTP reports whether gateways and their clients take part. They have no metrics, so a run with metrics excludes
-// them.
-func (c *controller) overHTTP() bool { return !c.cfg.Metrics }
 
 // stalledGateway returns a fault that stalls a gateway for one or two visibility timeouts.
 func stalledGateway(kind string, visibility time.Duration, set func(s *slot, stall bool)) card {

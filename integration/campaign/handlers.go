@@ -13,27 +13,36 @@ import (
 
 // Kinds of messages whose handlers do not end by themselves.
 const (
-	kindHang = 'u' // n attempts; its handler in a Go worker exceeds its limit, and every second one its context
+	kindHang = 'u' // max_attempts n; its handler in a Go worker exceeds its limit, and one in two ignores its context
 	kindHalt = 'n' // cancelled by its producer in any state, also while a handler runs
 )
 
 const (
 	hangLimit    = 300 * time.Millisecond // handler timeout of a kindHang message
-	abandonAfter = 500 * time.Millisecond // of all Go workers
-	hangFor      = 4 * time.Second        // well beyond both
+	abandonAfter = 500 * time.Millisecond // AbandonAfter of all Go workers
+	hangFor      = 4 * time.Second        // well beyond hangLimit and abandonAfter
 	haltTakes    = 3                      // duration of a kindHalt handler, as a multiple of that of a slow handler
+
+	// haltRate is the number of messages per second of one producer up to which it sends its whole share of kindHalt. A
+	// cancel in any state reads the whole stream and schedule. So its cost grows with the rate, and the number of such
+	// cancels, too: the share falls with the square of the rate. Otherwise the server does little else.
+	haltRate = 100
 )
 
 // endless reports whether messages whose handlers do not end by themselves take part. Workers of the previous release
-// do not support them, and metrics count them differently from ledgers.
-func (c *controller) endless() bool { return !c.cfg.Releases && !c.cfg.Metrics }
+// do not support them.
+func (c *controller) endless() bool { return !c.cfg.Releases }
+
+var errHung = errors.New("hung")
 
 func isEndless(kind byte) bool { return kind == kindHang || kind == kindHalt }
 
 // draw returns the plan of a producer's next message.
 func (p part) draw(random *rand.Rand) plan {
 	drawn := draw(random, p.Patience)
-	if !p.Endless && isEndless(drawn.kind) {
+	haltShare := haltRate * haltRate / (p.Rate * p.Rate)
+	tooManyHalts := drawn.kind == kindHalt && random.Float64() > haltShare
+	if tooManyHalts || !p.Endless && isEndless(drawn.kind) {
 		drawn.kind, drawn.n = kindOK, 0
 	}
 	return drawn
@@ -51,7 +60,9 @@ func (p part) hang(ctx context.Context, l *ledger, m *bridge.Message) error {
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-		return nil // its time is over: this is no success
+		// While a process is stopped, its timers stop, too. So this timer and the limit of the handler may end at the
+		// same moment, and without an error the worker could take the handler for a success.
+		return errHung
 	case <-stop:
 		return context.Cause(ctx)
 	}

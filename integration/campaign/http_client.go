@@ -50,7 +50,7 @@ func newHTTPClient(p part) *httpClient {
 		client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 50, IdleConnTimeout: 10 * time.Second}}}
 }
 
-// pick returns the next gateway. It skips gateways that failed a moment ago, unless all did.
+// pick returns the index of the next gateway. It skips gateways that failed less than shunned ago, unless all did.
 func (h *httpClient) pick() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -63,6 +63,7 @@ func (h *httpClient) pick() int {
 	return h.turn
 }
 
+// shun makes pick skip a gateway for a while.
 func (h *httpClient) shun(at int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -94,7 +95,7 @@ func (p httpProblem) oldBridge() bool {
 	return p.Type == problemUnavailable && strings.HasPrefix(p.Detail, "a bridge is alive that does not serve this")
 }
 
-// ask sends one request to one gateway.
+// ask sends one request to one gateway. headers has names and values in turn.
 func (h *httpClient) ask(method, path string, body []byte, wait time.Duration, headers ...string) answered {
 	ctx, cancel := context.WithTimeout(context.Background(), wait)
 	defer cancel()

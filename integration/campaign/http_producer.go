@@ -76,8 +76,9 @@ type trial struct {
 	result    bridge.Result
 }
 
-// learn records the result of one request. If fresh is set, nobody used the ID before. Then a duplicate after a lost
-// answer is the message itself, taken at some time since the first request.
+// learn records the result of one request. If fresh is set, nobody used the ID before this message. So if the gateway
+// refuses a repeated request as a duplicate, the earlier message with this ID is the message itself, and was taken at
+// some time since the first request.
 func (t *trial) learn(receipt bridge.Receipt, problem *httpProblem, fresh bool) {
 	t.done = true
 	switch {

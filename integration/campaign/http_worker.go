@@ -16,12 +16,12 @@ import (
 )
 
 const (
-	pollers     = 4
-	settlers    = 4
+	pollers     = 4  // concurrent requests for deliveries
+	settlers    = 4  // concurrent requests to settle
 	pollCount   = 40 // most deliveries per request
 	pollWait    = time.Second
-	settledMost = 50 // most settlements per request
-	extendMost  = 100
+	settledMost = 50               // most settlements per request
+	extendMost  = 100              // most extends per request
 	extendWait  = time.Second / 2  // time limit of a request to extend
 	settleTries = 20 * time.Second // longer than httpTries: a killed server with much data starts slowly
 )
@@ -44,9 +44,9 @@ type httpWorker struct {
 type lease struct {
 	bridge.Message
 	token    pull.Token
-	within   time.Duration
-	extended time.Time // time of the last extend, or of the receipt
-	lose     context.CancelFunc
+	within   time.Duration      // length of the lease
+	extended time.Time          // time of the last extend, or of the receipt
+	lose     context.CancelFunc // ends the handler, because the delivery is lost
 	settling settling
 	begun    bool // the ledger has a start of it
 }
@@ -96,7 +96,7 @@ func (w *httpWorker) place(poller int, random *rand.Rand, count int) string {
 		address = queuePath(queueMain) + "/deliveries?"
 	}
 	address += fmt.Sprintf("&group=%s&count=%d&wait_ms=%d", w.part.Group, count, pollWait.Milliseconds())
-	if random.IntN(2) == 0 { // an absence of half a visibility timeout may then lose it
+	if random.IntN(2) == 0 { // a lease so short that the worker may lose it if it is away for half a visibility timeout
 		address += fmt.Sprintf("&within_ms=%d", (w.part.Visibility * 3 / 4).Milliseconds())
 	}
 	return address
@@ -204,6 +204,7 @@ func featuredOverHTTP(p plan, m *bridge.Message) string {
 	return end
 }
 
+// keep adds a delivery to those that extendAll extends, or removes it.
 func (w *httpWorker) keep(one *lease, keep bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -214,8 +215,9 @@ func (w *httpWorker) keep(one *lease, keep bool) {
 	}
 }
 
-// extendAll extends each held delivery when a quarter of its time is over: on a slow machine, much of the time has
-// passed when a delivery arrives. If one gateway does not answer, it asks the other one at once.
+// extendAll extends each held delivery when a quarter of its lease is over. It does so this early, because on a slow
+// machine much of the lease is over when a delivery arrives. If one gateway does not answer, extendAll asks the other
+// one at once.
 func (w *httpWorker) extendAll(ctx context.Context) {
 	wait := time.Duration(0)
 	for pause(ctx, wait) {
@@ -236,10 +238,10 @@ func (w *httpWorker) extendAll(ctx context.Context) {
 			all[i] = settling{Token: one.token, Outcome: "extend", Within: one.within.Milliseconds()}
 		}
 		began := time.Now()
-		outcomes, answered := w.say(all, extendWait)
+		outcomes, answered := w.sendSettlements(all, extendWait)
 		if !answered {
 			began = time.Now()
-			outcomes, answered = w.say(all, extendWait)
+			outcomes, answered = w.sendSettlements(all, extendWait)
 		}
 		if answered && len(due) == extendMost {
 			wait = 0 // there may be more to extend
@@ -257,8 +259,8 @@ func (w *httpWorker) extendAll(ctx context.Context) {
 	}
 }
 
-// say sends settlements. ok is false if their results are unknown.
-func (w *httpWorker) say(all []settling, wait time.Duration) (outcomes []string, ok bool) {
+// sendSettlements sends extends or settlements, and returns their outcomes. ok is false if these are unknown.
+func (w *httpWorker) sendSettlements(all []settling, wait time.Duration) (outcomes []string, ok bool) {
 	text, _ := json.Marshal(all)
 	a := w.http.ask(http.MethodPost, "/v1/settlements", text, wait)
 	var said struct{ Settled []struct{ Outcome string } }
@@ -275,8 +277,9 @@ func (w *httpWorker) say(all []settling, wait time.Duration) (outcomes []string,
 	return outcomes, true
 }
 
-// settleAll settles deliveries in batches, and records the results. Unanswered settlements are repeated while the
-// server may be down, and extended when it is back. After a lost answer, the result "lost" proves nothing.
+// settleAll settles deliveries in batches, and records the results. It repeats settlements without an answer for
+// settleTries, because the server may be down. Meanwhile the worker still holds the deliveries, so extendAll extends
+// them when the server is back. After a lost answer, the result "lost" proves nothing.
 func (w *httpWorker) settleAll() {
 	for one := range w.exits {
 		batch := []*lease{one}
@@ -295,11 +298,11 @@ func (w *httpWorker) settleAll() {
 		for i, one := range batch {
 			all[i] = one.settling
 		}
-		outcomes, ok := w.say(all, callWait)
+		outcomes, ok := w.sendSettlements(all, callWait)
 		certain := ok
 		for until := time.Now().Add(settleTries); !ok && time.Now().Before(until); {
 			<-time.After(httpPause)
-			outcomes, ok = w.say(all, callWait)
+			outcomes, ok = w.sendSettlements(all, callWait)
 		}
 		for i, one := range batch {
 			outcome := string(bridge.Unknown)
@@ -309,7 +312,7 @@ func (w *httpWorker) settleAll() {
 			w.keep(one, false)
 			<-w.room
 			if one.begun {
-				w.ledger.must(line{verbExit, bookedAs(one.ID, one.Payload), []any{one.EntryID, outcome}})
+				w.ledger.must(line{verbSettle, bookedAs(one.ID, one.Payload), []any{one.EntryID, outcome}})
 			}
 		}
 	}

@@ -17,20 +17,20 @@ import (
 //
 // and is written by one write(2), unbuffered, before the step that it announces, or after the step that it reports.
 const (
-	verbIs     = "is" // first line: role and group ("-" = none) of the writer; its name is in place of the message ID
-	verbStall  = "stall"
-	verbTry    = "try" // delay in ms
-	verbTaken  = "taken"
-	verbDup    = "dup"     // refused as a duplicate
-	verbRefuse = "refused" // certainly refused
-	verbMaybe  = "maybe"   // result unknown
-	verbCancel = "cancel"  // result of a cancel
-	verbMove   = "move"    // result of a reschedule, and the new due time
-	verbHalt   = "halt"    // result of a cancel in any state
-	verbOver   = "over"    // result for a version that a newer one should replace
-	verbStart  = "s"       // entry, attempt, for ("-" = all), due
-	verbEnd    = "e"       // entry, how the handler ended
-	verbExit   = "x"       // entry, settlement of the delivery
+	verbIs      = "is"      // first line: the writer's name in place of the message ID, its role, its group ("-" = none)
+	verbStall   = "stall"   // the process did not run since that time, in Unix µs
+	verbTry     = "try"     // delay in ms
+	verbTaken   = "taken"   // due time in Unix ms
+	verbDup     = "dup"     // refused as a duplicate
+	verbRefuse  = "refused" // certainly refused
+	verbMaybe   = "maybe"   // result unknown
+	verbCancel  = "cancel"  // result of a cancel
+	verbMove    = "move"    // result of a reschedule, and the new due time
+	verbHalt    = "halt"    // result of a cancel in any state
+	verbReplace = "over"    // result for a version that a newer one should replace
+	verbStart   = "s"       // entry, attempt, the group that a retry is for ("-" = all groups), due
+	verbEnd     = "e"       // entry, how the handler ended
+	verbSettle  = "x"       // entry, settlement of the delivery
 )
 
 // Results of handlers, and of cancels and reschedules.
@@ -52,15 +52,15 @@ const (
 
 // record is a parsed line.
 type record struct {
-	at      int64 // Unix µs
-	by      *writer
-	verb    string
-	id      string
-	entry   string
-	attempt int
-	meant   string // value of the field for
-	due     int64  // Unix ms
-	word    string
+	at       int64 // Unix µs
+	by       *writer
+	verb     string
+	id       string
+	entry    string
+	attempt  int
+	forGroup string // value of the field "for": the group that a retry is for, "" = all groups
+	due      int64  // Unix ms
+	word     string // the text argument: a result, a settlement, or the delay of a try
 }
 
 // writer is one start of one process.
@@ -71,7 +71,7 @@ func (r record) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %-12s %-7s", time.UnixMicro(r.at).UTC().Format("15:04:05.000000"), r.by.name, verbNames[r.verb])
 	for _, part := range []struct{ name, value string }{
-		{"entry", r.entry}, {"attempt", number(int64(r.attempt))}, {"for", r.meant}, {"due", clock(r.due)}, {"", r.word},
+		{"entry", r.entry}, {"attempt", number(int64(r.attempt))}, {"for", r.forGroup}, {"due", clock(r.due)}, {"", r.word},
 	} {
 		if part.value != "" {
 			b.WriteString(" " + strings.TrimSpace(part.name+" "+part.value))
@@ -82,8 +82,8 @@ func (r record) String() string {
 
 var verbNames = map[string]string{
 	verbTry: "try", verbTaken: "taken", verbDup: "dup", verbRefuse: "refused", verbMaybe: "maybe", verbCancel: "cancel",
-	verbMove: "move", verbOver: "replaced", verbHalt: "halted",
-	verbStart: "start", verbEnd: "end", verbExit: "settled",
+	verbMove: "move", verbReplace: "replaced", verbHalt: "halted",
+	verbStart: "start", verbEnd: "end", verbSettle: "settled",
 }
 
 func number(n int64) string {
@@ -111,7 +111,7 @@ func parse(line []byte, by *writer) (record, bool) {
 	args := cells[3:]
 	want := map[string]int{
 		verbTry: 1, verbTaken: 1, verbDup: 0, verbRefuse: 1, verbMaybe: 0, verbCancel: 1, verbMove: 2, verbStart: 4, verbEnd: 2,
-		verbExit: 2, verbOver: 1, verbHalt: 1,
+		verbSettle: 2, verbReplace: 1, verbHalt: 1,
 	}
 	n, known := want[r.verb]
 	if err != nil || !known || len(args) != n {
@@ -128,16 +128,16 @@ func parse(line []byte, by *writer) (record, bool) {
 	switch r.verb {
 	case verbTaken:
 		r.due = integer(args[0])
-	case verbTry, verbRefuse, verbCancel, verbOver, verbHalt:
+	case verbTry, verbRefuse, verbCancel, verbReplace, verbHalt:
 		r.word = args[0]
 	case verbMove:
 		r.word, r.due = args[0], integer(args[1])
 	case verbStart:
 		r.entry, r.attempt, r.due = args[0], int(integer(args[1])), integer(args[3])
 		if args[2] != "-" {
-			r.meant = args[2]
+			r.forGroup = args[2]
 		}
-	case verbEnd, verbExit:
+	case verbEnd, verbSettle:
 		r.entry, r.word = args[0], args[1]
 	}
 	return r, err == nil

@@ -24,7 +24,7 @@ func TestLedgerLinesAreReadAsTheyWereWritten(t *testing.T) {
 		line{verbDup, "p-1-mo", nil},
 		line{verbRefuse, "p-1-mo", []any{"full"}}, line{verbMaybe, "p-1-mo", nil}, line{verbCancel, "p-1-mo", []any{changeNo}},
 		line{verbMove, "p-1-mo", []any{changeOK, 1800000000001}}, line{verbStart, "p-1-mo", []any{"5-1", 3, "a", 1800000000002}},
-		line{verbEnd, "p-1-mo", []any{"5-1", endFail}}, line{verbExit, "p-1-mo", []any{"5-1", "retried"}},
+		line{verbEnd, "p-1-mo", []any{"5-1", endFail}}, line{verbSettle, "p-1-mo", []any{"5-1", "retried"}},
 	); err != nil {
 		t.Fatal(err)
 	}
@@ -41,8 +41,9 @@ func TestLedgerLinesAreReadAsTheyWereWritten(t *testing.T) {
 		{verb: verbTry, word: "1500"}, {verb: verbTaken, due: 1800000000000}, {verb: verbDup}, {verb: verbRefuse, word: "full"},
 		{verb: verbMaybe},
 		{verb: verbCancel, word: changeNo}, {verb: verbMove, word: changeOK, due: 1800000000001},
-		{verb: verbStart, entry: "5-1", attempt: 3, meant: "a", due: 1800000000002}, {verb: verbEnd, entry: "5-1", word: endFail},
-		{verb: verbExit, entry: "5-1", word: "retried"},
+		{verb: verbStart, entry: "5-1", attempt: 3, forGroup: "a", due: 1800000000002},
+		{verb: verbEnd, entry: "5-1", word: endFail},
+		{verb: verbSettle, entry: "5-1", word: "retried"},
 	}
 	if len(lines) != len(want)+1 {
 		t.Fatalf("%d lines", len(lines))
@@ -59,9 +60,12 @@ func TestLedgerLinesAreReadAsTheyWereWritten(t *testing.T) {
 	}
 }
 
-// The plan of every message that a producer may draw is read back from its ID, and lets the message end.
+// The plan of every message that a producer may draw is read back from its ID. It lets the message end: by the third
+// attempt a handler succeeds, or the message must die. A plan that allowed neither would keep a campaign from coming to
+// rest.
 func TestPlansAreReadFromIDs(t *testing.T) {
 	t.Parallel()
+	const plainKinds = 12 // kinds that draw knows beside featureKinds
 	random := rand.New(rand.NewPCG(1, 2))
 	kinds := map[byte]int{}
 	for i := range 20_000 {
@@ -78,11 +82,13 @@ func TestPlansAreReadFromIDs(t *testing.T) {
 		_, first, _ := p.handling(id, "a", 1, time.Second)
 		_, later, _ := p.handling(id, "a", 3, time.Second)
 		limited := p.kind == kindDoomed || p.kind == kindDying
-		if ends := later == endOK; ends == p.dies() || p.dies() && first == endOK || (p.maxAttempts() > 0) != limited {
+		succeedsOrDies := (later == endOK) != p.dies()
+		firstFailsIfItDies := !p.dies() || first != endOK
+		if !succeedsOrDies || !firstFailsIfItDies || (p.maxAttempts() > 0) != limited {
 			t.Fatalf("%+v ends %s, then %s", p, first, later)
 		}
 	}
-	if len(kinds) != 12+len(featureKinds) {
+	if len(kinds) != plainKinds+len(featureKinds) {
 		t.Errorf("drawn: %v", kinds)
 	}
 	for _, id := range []string{"", "-", "p-1-m", "p-1-zo", "p-1-mfx", "order"} {
@@ -92,8 +98,9 @@ func TestPlansAreReadFromIDs(t *testing.T) {
 	}
 }
 
-// A producer may hear late that its message was taken, after an operator has heard that it was moved.
-func TestWhatAnOperatorMovedIsDueThenWhenTheProducerHearsLate(t *testing.T) {
+// A confirmed move decides the due time, whether the operator hears of the move before or after the producer hears that
+// its message was taken. The ledgers are sorted by time, so the records may come in either order.
+func TestAMoveDecidesTheDueTimeEvenIfTheProducerHearsLate(t *testing.T) {
 	t.Parallel()
 	try, taken := record{verb: verbTry, at: 1}, record{verb: verbTaken, due: 14_920, at: 4, by: &writer{role: roleProducer}}
 	asked := record{verb: verbMove, word: changeAsked, at: 2}
@@ -105,7 +112,8 @@ func TestWhatAnOperatorMovedIsDueThenWhenTheProducerHearsLate(t *testing.T) {
 		{"moved", []record{try, asked, {verb: verbMove, word: changeOK, due: 11_397, at: 3}, taken}, 11_397},
 		{"perhaps moved", []record{try, asked, {verb: verbMove, word: changeMaybe, at: 3}, taken}, 0},
 		{"not moved", []record{try, asked, {verb: verbMove, word: changeNo, at: 3}, taken}, 14_920},
-		{"moved behind it", []record{try, taken, asked, {verb: verbMove, word: changeOK, due: 11_397, at: 5}}, 11_397},
+		{"moved after it was taken", []record{try, taken, asked, {verb: verbMove, word: changeOK, due: 11_397, at: 5}},
+			11_397},
 	} {
 		if got := promiseOf(c.records); got.due != c.want || !got.taken {
 			t.Errorf("%s: due %d, taken %v; want due %d", c.name, got.due, got.taken, c.want)

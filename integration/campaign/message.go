@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/duestream/duestream/lua"
 )
 
 // The two queues. Only the second one is hit by destructive commands of operators.
@@ -46,7 +48,7 @@ const dedupWindow = 20 * time.Second
 type plan struct {
 	queue string
 	kind  byte
-	n     int
+	n     int // its meaning depends on the kind, such as a number of failures
 }
 
 func (p plan) id(producer string, number uint64) string {
@@ -97,9 +99,18 @@ func (p plan) dies() bool {
 	return p.kind == kindDoomed || p.kind == kindDying || p.kind == kindBury || p.kind == kindHang || p.letterOf() != ""
 }
 
-// handling returns the work of a handler: its duration, its result, and whether it stops when its context ends.
+// letterOf returns the reason of the dead letter as which a message of kindAge must end, and "" for all other kinds.
+func (p plan) letterOf() string {
+	if p.kind == kindAge {
+		return lua.ReasonRetryFor
+	}
+	return ""
+}
+
+// handling returns the work of a handler: its duration, how it ends, and whether it stops when its context ends
+// (heeds).
 func (p plan) handling(id, group string, attempt int, visibility time.Duration) (takes time.Duration, end string, heeds bool) {
-	part := rand.New(rand.NewPCG(hash(id), uint64(attempt))).Float64()
+	part := rand.New(rand.NewPCG(hash(id), uint64(attempt))).Float64() // the same number in each process
 	slow := slowMin + time.Duration(part*float64(slowMax-slowMin))
 	switch p.kind {
 	case kindSlow:
@@ -142,17 +153,18 @@ func hash(s string) uint64 { // FNV-1a
 	return h
 }
 
-// weighted is the weight of a kind, and the largest n.
+// weighted is how often a kind is drawn.
 type weighted struct {
 	kind   byte
-	weight float64
-	most   int
+	weight float64 // in thousandths of all messages
+	most   int     // n is drawn from 1 to most; 0 = the kind has no n
 }
 
-// draw returns the plan of a producer's next message. patience is the weight of the kinds with slow handlers.
+// draw returns the plan of a producer's next message. patience multiplies the weights of the kinds with slow handlers.
 func draw(random *rand.Rand, patience float64) plan {
 	p := plan{queue: queueMain}
-	if random.IntN(100) < 8 {
+	const sidePercent = 8
+	if random.IntN(100) < sidePercent {
 		p.queue = queueSide
 	}
 	weights := []weighted{

@@ -13,14 +13,15 @@ import (
 )
 
 const (
-	plainCount = 8
-	plainBlock = 300 * time.Millisecond
+	plainCount = 8                      // COUNT of a read
+	plainBlock = 300 * time.Millisecond // BLOCK of a read, divided by the number of partitions
 	plainPause = 100 * time.Millisecond // pause after an error
-	plainTries = 5
+	plainTries = 5                      // most tries of an acknowledgement
 )
 
 // plainWorker works like a worker in another language: XREADGROUP, a comparison of the field "for", and XACK. It uses
-// no scripts, and does not know visibility timeouts. It does not acknowledge messages that it should fail.
+// no scripts, and does not know visibility timeouts. If the plan of a message says that the attempt fails, it leaves
+// the message unacknowledged.
 type plainWorker struct {
 	part   part
 	ledger *ledger
@@ -59,7 +60,7 @@ func (p part) plain(ctx context.Context, l *ledger) error {
 	return nil
 }
 
-// pass reads once, and handles the entries one by one.
+// pass reads a partition once, and handles the entries one by one.
 func (w *plainWorker) pass(place string, block time.Duration) error {
 	key := lua.NewKeys(w.part.Prefix, place).Stream
 	queue, _, _ := lua.SplitPartition(place)
@@ -122,7 +123,7 @@ func (w *plainWorker) acknowledge(stream string, done []bridge.Message, skip []s
 		// If this fails, the entries are reclaimed, and skipped again.
 		_ = w.command(append([]string{"XACK", stream, w.part.Group}, skip...)).Error()
 	}
-	certain := true
+	certain := true // no reply was lost, so a reply of 0 means that somebody else had removed the entry
 	for range plainTries {
 		if len(done) == 0 {
 			return
@@ -138,17 +139,18 @@ func (w *plainWorker) acknowledge(stream string, done []bridge.Message, skip []s
 		lines := make([]line, 0, len(done))
 		for i, m := range done {
 			n, err := replies[i].AsInt64()
-			switch {
-			case err != nil:
+			if err != nil {
 				left = append(left, m)
 				continue
-			case n == 1:
-				lines = append(lines, line{verbExit, bookedAs(m.ID, m.Payload), []any{m.EntryID, string(bridge.Acknowledged)}})
-			case certain:
-				lines = append(lines, line{verbExit, bookedAs(m.ID, m.Payload), []any{m.EntryID, string(bridge.Lost)}})
-			default:
-				lines = append(lines, line{verbExit, bookedAs(m.ID, m.Payload), []any{m.EntryID, string(bridge.Unknown)}})
 			}
+			result := bridge.Unknown
+			switch {
+			case n == 1:
+				result = bridge.Acknowledged
+			case certain:
+				result = bridge.Lost
+			}
+			lines = append(lines, line{verbSettle, bookedAs(m.ID, m.Payload), []any{m.EntryID, string(result)}})
 		}
 		if len(lines) > 0 {
 			w.ledger.must(lines...)
@@ -159,7 +161,7 @@ func (w *plainWorker) acknowledge(stream string, done []bridge.Message, skip []s
 		}
 	}
 	for _, m := range done {
-		w.ledger.must(line{verbExit, bookedAs(m.ID, m.Payload), []any{m.EntryID, string(bridge.Unknown)}})
+		w.ledger.must(line{verbSettle, bookedAs(m.ID, m.Payload), []any{m.EntryID, string(bridge.Unknown)}})
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 const (
 	producerLines = 4                       // concurrent batches, so that one slow reply does not stop a producer
 	producerTick  = 40 * time.Millisecond   // pause between two batches of a line
-	maxCatchUp    = 1500 * time.Millisecond // most time of delayed messages that is caught up after an outage
+	maxCatchUp    = 1500 * time.Millisecond // after an outage, a producer sends the messages of at most this time late
 	producerTries = 20 * time.Second        // RetryTimeout: longer than any outage
 )
 
@@ -37,9 +37,9 @@ type producer struct {
 	later  sync.WaitGroup // cancels, reschedules and second tries
 }
 
-func (p part) produce(ctx context.Context, r *bridge.Redis, l *ledger, log *slog.Logger, o bridge.Observer) error {
+func (p part) produce(ctx context.Context, r *bridge.Redis, l *ledger, log *slog.Logger) error {
 	cfg := bridge.ClientConfig{Redis: r, Prefix: p.Prefix, RetryTimeout: producerTries, Durability: bridge.Replicated(p.Replicas),
-		Logger: log, Observer: o}
+		Logger: log}
 	client, err := bridge.NewClient(cfg)
 	for err != nil { // with a durability, NewClient asks the server
 		if !pause(ctx, plainPause) {
@@ -62,11 +62,12 @@ func (p part) produceBy(ctx context.Context, client publisher, l *ledger) {
 	pr.later.Wait()
 }
 
+// line sends batches of random messages, one after another, until ctx ends.
 func (p *producer) line(ctx context.Context, random *rand.Rand) {
 	rate := p.part.Rate / producerLines
 	ticker := time.NewTicker(producerTick)
 	defer ticker.Stop()
-	owed, last := 0.0, time.Now()
+	owed, last := 0.0, time.Now() // owed = messages that the rate asks for and that were not sent yet
 	for {
 		select {
 		case <-ctx.Done():
@@ -152,6 +153,7 @@ func (p *producer) send(queue string, batch []bridge.NewMessage, random *rand.Ra
 	}
 }
 
+// verdict returns the ledger's line for the result of a send.
 func verdict(id string, receipt bridge.Receipt, err error) line {
 	switch {
 	case err == nil:
@@ -169,7 +171,8 @@ func verdict(id string, receipt bridge.Receipt, err error) line {
 	return line{verbRefuse, id, []any{"other"}}
 }
 
-// follow does the producer's part of a message's plan after the message was taken.
+// follow does the producer's part of a message's plan after the message was sent: it cancels or moves the message, or
+// sends it again, up to 2.5 s later. verdict is the result of the first send.
 func (p *producer) follow(queue string, m bridge.NewMessage, verdict string, random *rand.Rand) {
 	plan, _ := planOf(m.ID)
 	var then func()
@@ -210,6 +213,7 @@ func (p *producer) move(queue, id string, to time.Duration) {
 	p.ledger.must(line{verbMove, id, []any{change(err), ms}})
 }
 
+// change returns the result of a cancel or a reschedule, as the ledger has it.
 func change(err error) string {
 	switch {
 	case err == nil:

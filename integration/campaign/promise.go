@@ -5,29 +5,36 @@ import (
 	"strconv"
 )
 
-// promise is the result of a message for its producer.
+// promise is what the producer of a message, and operators, were told about the message. "Taken" means that a try was
+// accepted. Every time that is not known is 0.
 type promise struct {
-	tried, taken, maybe, refused bool
-	first                        int64 // Unix µs of the first try
-	heard                        int64 // Unix µs at which its producer first heard that it was taken, or gave up
-	due                          int64 // Unix ms: never before this; 0 = unknown
-	cancelled                    int64 // Unix µs of a confirmed cancel
-	maybeCancelled               bool
-	moved                        int64 // Unix µs at which a confirmed reschedule was requested
-	halted                       int64 // Unix µs at which its producer heard of its cancel in any state
-	maybeHalted                  bool
-	wasHeld                      bool // a worker held it when it was halted
-	twice                        bool
-	again                        bool  // it was taken a second time, after its dedup window
-	accepted                     int64 // Unix ms by the server's clock
-	overHTTP                     bool  // sent through a gateway
-	tries                        int
-	unsure                       bool // it is unknown whether, and when, a try was executed
+	tried          bool  // the producer sent it
+	taken          bool  // an answer said that a try was accepted
+	maybe          bool  // a try may have been accepted, although no answer said so
+	refused        bool  // an answer said that a try was refused
+	first          int64 // Unix µs of the first try
+	heard          int64 // Unix µs at which its producer first heard that it was taken, or gave up
+	due            int64 // Unix ms: it must not be delivered earlier
+	cancelled      int64 // Unix µs of a confirmed cancel, or replacement, of the scheduled message
+	maybeCancelled bool  // a cancel, or replacement, was requested, and its result is unknown
+	moved          int64 // Unix µs at which a confirmed reschedule was requested
+	halted         int64 // Unix µs of a confirmed cancel in any state: also ready, or running (wasHeld)
+	maybeHalted    bool  // a cancel in any state was requested, and its result is unknown
+	wasHeld        bool  // a worker held it when it was halted
+	twice          bool  // it was taken a second time within its dedup window: a fault
+	again          bool  // it was taken a second time after its dedup window, as is allowed
+	accepted       int64 // Unix ms by the server's clock
+	overHTTP       bool  // sent through a gateway
+	tries          int
+	unsure         bool // the result of a try is unknown: it may have been executed, and at any time
 }
 
+// promiseOf returns the promise of a message from all records about the message, sorted by time.
 func promiseOf(records []record) promise {
 	var p promise
-	asked, changed, delay := int64(0), false, int64(0)
+	moveAsked := int64(0) // Unix µs of the last request to move it
+	changed := false      // due is decided by a move
+	delay := int64(0)     // of the last try, in ms
 	for _, r := range records {
 		switch r.verb {
 		case verbTry:
@@ -35,12 +42,13 @@ func promiseOf(records []record) promise {
 			if !p.tried {
 				p.tried, p.first = true, r.at
 			}
-			delay, _ = strconv.ParseInt(r.word, 10, 64)
+			delay, _ = strconv.ParseInt(r.word, 10, 64) // the argument of a try
 		case verbTaken:
-			switch at := r.due - delay; {
+			// The server computed the due time from the delay, so the difference is the time by its clock.
+			switch accepted := r.due - delay; {
 			case !p.taken:
-				p.heard, p.accepted = r.at, at
-			case at-p.accepted >= dedupWindow.Milliseconds():
+				p.heard, p.accepted = r.at, accepted
+			case accepted-p.accepted >= dedupWindow.Milliseconds():
 				p.again = true
 			default:
 				p.twice = true
@@ -58,7 +66,7 @@ func promiseOf(records []record) promise {
 			}
 		case verbRefuse:
 			p.refused = true
-		case verbCancel, verbOver:
+		case verbCancel, verbReplace:
 			switch r.word {
 			case changeAsked, changeMaybe:
 				p.maybeCancelled = true
@@ -79,19 +87,18 @@ func promiseOf(records []record) promise {
 		case verbMove:
 			switch r.word {
 			case changeAsked:
-				asked = r.at
+				moveAsked = r.at
 			case changeOK:
-				p.moved, p.due, changed = asked, r.due, true
+				p.moved, p.due, changed = moveAsked, r.due, true
 			case changeMaybe:
 				p.due, changed = 0, true
 			}
 		}
 	}
-	if asked > 0 && p.moved == 0 && !slices.ContainsFunc(records, func(r record) bool {
-		return r.verb == verbMove &&
-			r.word == changeNo
-	}) {
-		p.due = 0 // the mover was killed before it heard the result
+	moveRefused := slices.ContainsFunc(records, func(r record) bool { return r.verb == verbMove && r.word == changeNo })
+	if moveAsked > 0 && p.moved == 0 && !moveRefused {
+		// No answer says whether it was moved, for example because the process that asked was killed.
+		p.due = 0
 	}
 	return p
 }

@@ -9,6 +9,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
+// Only a race of the client library on a dead connection is ignored (see reportRaces). A report that differs from this
+// race in one line is a race of ours, and must be reported.
 func TestRacesOfOursAreNoRacesOfADeadConnection(t *testing.T) {
 	t.Parallel()
 	const (

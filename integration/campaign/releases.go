@@ -36,9 +36,10 @@ const (
 	faultChangeWorker  = "worker changes release"
 )
 
-// release marks a part as one of the previous release at the begin: all bridges, the holder, and some of the others,
-// of which some stay so. Those with index 0 of a role and group change with the bridges.
-func (c *controller) release(s *slot) {
+// setRelease decides whether the first process of a slot is of the previous release: that of each bridge, of the
+// holder, and of some of the others. Producers, gateways and workers with index 0 in their role and group, and the
+// operator, change with the bridges. The others never change.
+func (c *controller) setRelease(s *slot) {
 	switch s.part.Role {
 	case roleBridge, roleHolder, roleOperator:
 		s.before = true
@@ -92,7 +93,7 @@ type mover struct {
 	random *rand.Rand
 	dwell  [2]time.Duration // shortest and longest pause between two steps
 	until  time.Time        // end of the recurrences
-	recurs int
+	recurs int              // number of recurrences that it created
 }
 
 // run upgrades and rolls back until ctx ends, at least once, and ends with an upgrade.
@@ -120,7 +121,8 @@ func (m *mover) wait() {
 	<-time.After(m.dwell[0] + time.Duration(m.random.Float64()*float64(m.dwell[1]-m.dwell[0])))
 }
 
-// old is a time with only bridges of the previous release. Writes that they do not support must be refused.
+// old waits for a while with only bridges of the previous release. Then it checks that writes which these bridges do
+// not support are refused.
 func (m *mover) old() error {
 	m.wait()
 	m.c.weather.Lock()
@@ -167,7 +169,8 @@ func (m *mover) up() error {
 	return err
 }
 
-// insist repeats a write until it is known that the last bridge of the previous release is gone.
+// insist repeats a write for at most 30 s, as long as it fails because of a bridge of the previous release, which may
+// have just ended, or because the server is unavailable.
 func (m *mover) insist(write func() error) error {
 	for deadline := time.Now().Add(30 * time.Second); ; <-time.After(100 * time.Millisecond) {
 		m.c.weather.Lock()
@@ -205,7 +208,7 @@ func (m *mover) clients(before bool) error {
 // change stops a process, and starts it again with the other release.
 func (m *mover) change(s *slot, before bool, kind string) error {
 	a := m.attacker()
-	defer a.let()
+	defer a.release()
 	a.take(s)
 	a.from = time.Now()
 	s.isOf(before)
@@ -226,7 +229,8 @@ func (s *slot) isOf(before bool) {
 }
 
 // back rolls back to the previous release: producers and workers first, then all bridges. In between, it rolls back
-// the queues if queues is set. A release that knows keys does not need that.
+// the queues if queues is set. A previous release that knows keys does not need the rollback of queues, so both ways
+// must work.
 func (m *mover) back(queues bool) error {
 	if err := m.clients(true); err != nil {
 		return err
@@ -296,7 +300,7 @@ func (m *mover) limit() error {
 	return redistest.Must(admin.New(r, prefix)).WritePolicy(ctx, queueMain, "", change)
 }
 
-// recur creates another recurrence, which ends with the load. After the load it does nothing.
+// recur creates another recurrence, which ends with the load, or two seconds after its start if the load has ended.
 func (m *mover) recur() error {
 	ctx, cancel := context.WithTimeout(context.Background(), producerTries+5*time.Second)
 	defer cancel()

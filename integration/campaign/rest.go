@@ -21,7 +21,7 @@ type streamState struct {
 // main adds up the partitions of the main queue.
 func (c *controller) main() (sum streamState, err error) {
 	sum.groups = map[string]int{}
-	for _, place := range c.places[:len(c.places)-1] {
+	for _, place := range c.places[:len(c.places)-1] { // the last place is the sacrificial queue
 		s, e := c.stream(c.keys[place].Stream)
 		err = errors.Join(err, e)
 		sum.length += s.length
@@ -77,11 +77,11 @@ func (c *controller) number(args ...string) (int, error) {
 	return int(n), err
 }
 
-// await repeats ask until it returns no why. After the timeout, the last why is the error.
+// await repeats ask until ask returns no reason to wait on (why). After the timeout, the last reason is the error.
 func (c *controller) await(timeout time.Duration, ask func() (why string, err error)) error {
 	for deadline := time.Now().Add(timeout); ; {
 		why, err := ask()
-		if err == nil && why == "" { // twice, because a message may move between two reads of one ask
+		if err == nil && why == "" { // ask again, because a message may move between two reads of one ask
 			why, err = ask()
 		}
 		switch {
@@ -120,9 +120,6 @@ func (c *controller) comeToRest() (State, error) {
 	c.holder.signal(finishHolding)
 	if err := c.await(c.cfg.Settle, func() (string, error) { return c.busy(0) }); err != nil {
 		state.Stuck = append(state.Stuck, "after the holder let go: "+err.Error())
-	}
-	if c.scraper != nil {
-		c.gaugesAtRest()
 	}
 	for _, roles := range [][]string{{roleHolder, roleWorker, rolePlain, roleHTTPWorker}, {roleGateway}, {roleBridge}} {
 		if err := endAll(c.family.of(roles...), 20*time.Second); err != nil {
@@ -231,13 +228,13 @@ func (c *controller) pendingOfOthers() []string {
 	return lines
 }
 
-// endedWindows counts the dedup windows of a partition that ended longer ago than that.
+// endedWindows counts the dedup windows of a partition that ended at least ago before now and are still stored.
 func (c *controller) endedWindows(place string, ago time.Duration) (int, error) {
 	return c.number("ZCOUNT", c.keys[place].Seen, "-inf", number(time.Now().Add(-ago).UnixMilli()))
 }
 
-// watched returns the age of the record that a partition is checked for abandoned entries, or 0 if there is no
-// record.
+// watched returns how long ago a bridge last recorded that it checks a partition for abandoned entries, or 0 if there
+// is no record.
 func (c *controller) watched(place string) (time.Duration, error) {
 	reply, err := c.do("HGET", c.keys[place].Calm, "seen_ms")
 	if err != nil || reply.IsNil() {
@@ -254,7 +251,7 @@ const (
 	maxWindow = 2 * time.Minute // every window ends earlier
 )
 
-// leftovers checks every key in Redis.
+// leftovers checks every key in Redis, and adds to state what should be gone.
 func (c *controller) leftovers(state *State) error {
 	g := lua.NewGlobals(prefix)
 	known := map[string]bool{g.Queues: true, g.Defaults: true, g.Bridges: true, g.Wake: true, g.Tokens: true}
@@ -263,7 +260,7 @@ func (c *controller) leftovers(state *State) error {
 		for _, key := range []string{k.Stream, k.Dead, k.Wake, k.Seen, k.Calm} {
 			known[key] = true // their content is checked below
 		}
-		known[k.Policy], known[k.History] = true, true // the history stays for its time
+		known[k.Policy], known[k.History] = true, true // the history stays for its retention time
 		if n, err := c.number("HLEN", k.Planned); err != nil {
 			return err
 		} else if n == 1 {
@@ -355,10 +352,10 @@ func (c *controller) letters(place string) ([]Letter, error) {
 			return nil, err
 		}
 		for _, one := range page {
-			e := lua.ParseEntry(one.ID, one.FieldValues)
+			l := lua.ParseLetter(one.ID, one.FieldValues)
 			letters = append(letters, Letter{
-				Queue: place, ID: e.ID, Group: e.Group, Reason: e.Reason, Entry: e.Entry, Attempt: e.Attempt,
-				At: e.Dead.UnixMilli(),
+				Queue: place, ID: l.ID, Group: l.Group, Reason: l.Reason, Entry: l.FailedEntry, Attempt: l.Attempt,
+				At: l.Dead.UnixMilli(),
 			})
 			from = "(" + one.ID
 		}

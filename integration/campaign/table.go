@@ -16,8 +16,7 @@ type Result struct {
 	Load   time.Duration // duration of load and faults
 	Took   time.Duration // total duration, with rest and audit
 	Faults []Fault
-	Kinds  int  // kinds of faults that were possible
-	HTTP   bool // gateways took part
+	Kinds  int // kinds of faults that were possible
 
 	TwoReleases bool // processes of the previous release took part
 	Endless     bool // messages whose handlers do not end by themselves took part
@@ -73,7 +72,7 @@ func (r *Result) unused() (text string) {
 			text += ", none that " + what
 		}
 	}
-	if r.HTTP && min(r.PublishedHTTP, r.DeliveredHTTP) == 0 {
+	if min(r.PublishedHTTP, r.DeliveredHTTP) == 0 {
 		text += ", none over HTTP"
 	}
 	if r.TwoReleases {
@@ -110,10 +109,8 @@ func (r *Result) Table(w io.Writer) error {
 	row("throughput, accepted a second", fmt.Sprintf("%.0f", float64(r.Accepted)/r.Load.Seconds()))
 	row("messages refused (full server)", r.Refused)
 	row("messages whose producer died or was not told", r.Unknown)
-	if r.HTTP {
-		row("accepted over HTTP", r.PublishedHTTP)
-		row("deliveries over HTTP", r.DeliveredHTTP)
-	}
+	row("accepted over HTTP", r.PublishedHTTP)
+	row("deliveries over HTTP", r.DeliveredHTTP)
 	if r.TwoReleases {
 		row("accepted from producers of the release before", r.Releases.accepted)
 		row("deliveries to workers of the release before", r.Releases.deliveries)
@@ -138,7 +135,7 @@ func (r *Result) Table(w io.Writer) error {
 	}
 	row("duplicates, explained by a fault", sum(r.Again))
 	row("attempts used up by a fault, explained", sum(r.Burnt))
-	row("exits that came too late, and were told so", r.Late)
+	row("settlements after the entry was lost (the worker was told)", r.Late)
 	row("lost by the operator's own command (messages × groups)", r.LostByOperator)
 	for _, column := range columns {
 		row("**"+column+"**", fmt.Sprintf("**%d**", r.Zero[column]))

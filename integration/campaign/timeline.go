@@ -67,12 +67,12 @@ const (
 	faultOwnFailover   = "failover by itself"       // observed
 )
 
-// undoing faults lose writes of the last master that were not replicated: an exit that was confirmed, a delivery, a
-// retry.
+// undoing faults lose writes of the last master that were not replicated: a confirmed settlement, a delivery, a retry.
 var undoing = map[string]bool{faultKillMaster: true, faultFreezeMaster: true, faultOwnFailover: true}
 
+// burning has the burning kinds, described above.
 var burning = map[string]bool{
-	// After it, nobody extends an entry that was acknowledged and is pending again.
+	// A failover may make an acknowledged entry pending again, and nobody extends it then.
 	faultKillMaster: true, faultFreezeMaster: true, faultOwnFailover: true,
 	faultKillWorker: true, faultKillPlain: true, faultStopWorker: true, faultPartition: true, faultStopPlain: true,
 	faultStall: true, faultSlow: true, faultKillHTTP: true, faultStopHTTP: true,

@@ -16,11 +16,10 @@ var userOf = map[string]string{
 	roleOperator: "operator", roleGateway: "operator",
 }
 
-// guests are the documented users of a campaign, with the prefix of its keys.
+// guests are the documented users, with rights on keys with the prefix of the campaign.
 type guests struct {
 	users   map[string]acl.User
 	cluster []string // additional rights on a cluster
-	metrics []string // additional rights of a bridge with metrics
 	halts   []string // additional rights of a producer that cancels in any state
 }
 
@@ -30,7 +29,7 @@ func readUsers() (*guests, error) {
 		return nil, err
 	}
 	page := withPrefix(string(text))
-	g := &guests{acl.Users(page), acl.Also(page, "every Go program on a cluster"), acl.Also(page, "`duestream serve --metrics`"),
+	g := &guests{acl.Users(page), acl.Also(page, "every Go program on a cluster"),
 		acl.Also(page, "a `Client` that cancels what is ready or running")}
 	for role, user := range userOf {
 		if g.users[user].Line == "" {
@@ -56,9 +55,6 @@ func (g *guests) arguments(clustered bool) (args []string) {
 		if name == "producer" {
 			args = append(args, g.halts...)
 		}
-		if name == "bridge" {
-			args = append(args, g.metrics...)
-		}
 		if name == "plain-worker" {
 			args = append(args, "+ping") // sent by the client library
 		}
@@ -75,27 +71,16 @@ func (g *guests) url(url, role string) string {
 	return strings.Replace(url, "redis://", "redis://"+user+":"+g.users[user].Password+"@", 1)
 }
 
-// watchDenials collects denials of any user until ctx ends. It ignores the optional introductions of client
-// libraries. It reads all the time, because a killed server forgets its log.
+// watchDenials collects denials of any user until ctx ends. It reads all the time, because a killed server forgets its
+// log.
 func (c *controller) watchDenials(ctx context.Context) {
 	for pause(ctx, 200*time.Millisecond) {
-		reply, err := c.client.Do(ctx, c.client.B().Arbitrary("ACL", "LOG", "128").Build()).ToArray()
+		denials, err := acl.Denials(ctx, c.client)
 		if err != nil {
 			continue
 		}
-		for _, row := range reply {
-			entry, err := row.AsMap()
-			if err != nil {
-				continue
-			}
-			text := func(name string) string {
-				m := entry[name]
-				s, _ := m.ToString()
-				return s
-			}
-			if what := text("object"); !strings.HasPrefix(what, "client|") {
-				c.denied.Store(text("username")+" was denied "+what+" ("+text("reason")+", "+text("context")+")", true)
-			}
+		for _, d := range denials {
+			c.denied.Store(fmt.Sprintf("%s was denied %s (%s, %s)", d.User, d.What, d.Reason, d.Context), true)
 		}
 	}
 }

@@ -19,12 +19,12 @@ var (
 	errBury = errors.New("this one is dead-lettered by its handler")
 )
 
-// work runs a Go worker: two bridge.Workers in one process, one for each queue, or one that serves both.
-func (p part) work(ctx context.Context, r *bridge.Redis, l *ledger, log *slog.Logger, o bridge.Observer) error {
+// work runs a Go worker in this process: two bridge.Workers, one for each queue, or one bridge.Worker that serves both.
+func (p part) work(ctx context.Context, r *bridge.Redis, l *ledger, log *slog.Logger) error {
 	handler := func(ctx context.Context, m *bridge.Message) error { return p.handle(ctx, l, m) }
 	if queues, strict := queuesOf(p.Index); queues != nil {
 		cfg := p.workerConfig("", r, l, log, handler)
-		cfg.Queues, cfg.Strict, cfg.Observer = queues, strict, o
+		cfg.Queues, cfg.Strict = queues, strict
 		w, err := bridge.NewWorker(cfg)
 		if err != nil {
 			return err
@@ -35,7 +35,6 @@ func (p part) work(ctx context.Context, r *bridge.Redis, l *ledger, log *slog.Lo
 	var both sync.WaitGroup
 	for i, queue := range []string{queueMain, queueSide} {
 		cfg := p.workerConfig(queue, r, l, log, handler)
-		cfg.Observer = o
 		w, err := bridge.NewWorker(cfg)
 		if err != nil {
 			return err
@@ -55,7 +54,7 @@ func (p part) workerConfig(queue string, r *bridge.Redis, l *ledger, log *slog.L
 		ShutdownTimeout: time.Second, CancelGrace: 2 * time.Second, AbandonAfter: abandonAfter,
 		Settled: func(m *bridge.Message, s bridge.Settlement) {
 			if s != bridge.Skipped { // a skipped entry was never started
-				l.must(line{verbExit, bookedAs(m.ID, m.Payload), []any{m.EntryID, string(s)}})
+				l.must(line{verbSettle, bookedAs(m.ID, m.Payload), []any{m.EntryID, string(s)}})
 			}
 		},
 	}
@@ -63,14 +62,14 @@ func (p part) workerConfig(queue string, r *bridge.Redis, l *ledger, log *slog.L
 
 // recordStart records that a handler began.
 func (p part) recordStart(l *ledger, m *bridge.Message) {
-	meant, due := m.For, int64(0)
-	if meant == "" {
-		meant = "-"
+	forGroup, due := m.For, int64(0)
+	if forGroup == "" {
+		forGroup = "-"
 	}
 	if !m.Due.IsZero() {
 		due = m.Due.UnixMilli()
 	}
-	l.must(line{verbStart, bookedAs(m.ID, m.Payload), []any{m.EntryID, m.Attempt, meant, due}})
+	l.must(line{verbStart, bookedAs(m.ID, m.Payload), []any{m.EntryID, m.Attempt, forGroup, due}})
 }
 
 func (p part) handle(ctx context.Context, l *ledger, m *bridge.Message) error {
@@ -91,7 +90,8 @@ func (p part) handle(ctx context.Context, l *ledger, m *bridge.Message) error {
 	return nil
 }
 
-// perform does the work of a handler, and records it. featured returns the results of the kinds in features.go.
+// perform does the work of a handler, and records its start and its end, which it returns. featured returns the end for
+// the kinds in features.go.
 func (p part) perform(ctx context.Context, l *ledger, m *bridge.Message, featured func(plan, *bridge.Message) string) string {
 	p.recordStart(l, m)
 	planned, _ := planOf(m.ID)
@@ -118,7 +118,7 @@ func (p part) perform(ctx context.Context, l *ledger, m *bridge.Message, feature
 
 // hold runs the holder: it receives the first messages of its group, up to its capacity, and holds all of them until
 // SIGUSR1.
-func (p part) hold(ctx context.Context, r *bridge.Redis, l *ledger, log *slog.Logger, o bridge.Observer) error {
+func (p part) hold(ctx context.Context, r *bridge.Redis, l *ledger, log *slog.Logger) error {
 	finish, stop := signal.NotifyContext(context.Background(), syscall.SIGUSR1)
 	defer stop()
 	cfg := p.workerConfig(queueMain, r, l, log, func(_ context.Context, m *bridge.Message) error {
@@ -127,7 +127,6 @@ func (p part) hold(ctx context.Context, r *bridge.Redis, l *ledger, log *slog.Lo
 		l.must(line{verbEnd, m.ID, []any{m.EntryID, endOK}})
 		return nil
 	})
-	cfg.Observer = o
 	w, err := bridge.NewWorker(cfg)
 	if err != nil {
 		return err

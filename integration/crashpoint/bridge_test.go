@@ -32,8 +32,8 @@ func (r *rig) serve(t *testing.T, f *fuse) {
 	l, stray := r.load(t), r.load(t)
 	l.groups("a", "b")
 	stray.groups("b")
-	l.bePatient("b")
-	stray.bePatient("b")
+	l.setLongVisibility("b")
+	stray.setLongVisibility("b")
 	l.send(message("left behind", 0))
 	if found := l.readRaw("a", "left"); len(found) != 1 {
 		t.Fatalf("%d entries where 1 belongs", len(found))
@@ -62,13 +62,14 @@ func (r *rig) serve(t *testing.T, f *fuse) {
 		}
 	}()
 	replaced := false
+	const onlyOrphan = "1 payloads left; " // the text of empty when only the orphan is left
 	quiet := func() (bool, string) {
 		l.consume("b")
 		stray.consume("b")
 		sum := l.ledger.Summary("a", "b") // before the check for remains, so that both agree
 		_, left := l.empty("a", "b")
 		_, other := stray.empty("b")
-		return sum.Lost == 0 && left+other == "1 payloads left; ", fmt.Sprintf("%s; %s%s", sum, left, other)
+		return sum.Lost == 0 && left+other == onlyOrphan, fmt.Sprintf("%s; %s%s", sum, left, other)
 	}
 	l.until(func() (bool, string) {
 		if b.over() && !replaced {
@@ -115,7 +116,7 @@ func (r *rig) clear() {
 	}
 }
 
-// readRaw reads with a consumer that is not ours.
+// readRaw reads up to 100 entries with XREADGROUP, as a program without duestream does.
 func (l *load) readRaw(group, consumer string) []lua.Entry {
 	c := l.redis.Client
 	reply, err := c.Do(l.ctx(), c.B().Xreadgroup().Group(group,
@@ -130,7 +131,8 @@ func (l *load) readRaw(group, consumer string) []lua.Entry {
 	return out
 }
 
-// consume is a worker in another language: XREADGROUP, XACK, and one comparison.
+// consume reads and acknowledges what is ready, as a worker in another language does: XREADGROUP, XACK, and a
+// comparison of the field "for" with the group.
 func (l *load) consume(group string) {
 	for _, e := range l.readRaw(group, "other") {
 		if e.For == "" || e.For == group {

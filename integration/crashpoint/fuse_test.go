@@ -26,10 +26,10 @@ type mode string
 
 const (
 	unsent  mode = "unsent"  // the connection breaks before the request is sent
-	unheard mode = "unheard" // the server executes the request, and the connection breaks before the reply
+	unheard mode = "unheard" // the connection breaks after the server has executed the request, before the reply
 	dies    mode = "dies"    // the process dies before the request, and another one replaces it
 	halfway mode = "halfway" // the connection breaks before the last command of a request, which the server never gets
-	stops   mode = "stops"   // as unheard, and the process is told to stop at that moment
+	stops   mode = "stops"   // as unheard, and the process is told to stop when the connection breaks
 )
 
 // point is the n-th request of a kind. An empty kind counts all requests. The zero point is never reached.
@@ -44,17 +44,17 @@ type point struct {
 type fuse struct {
 	mode  mode
 	at    point
-	first point         // a reply that is always lost, before the counting begins
+	first point         // a request whose reply is always lost, before the counting begins; zero = none
 	blow  chan struct{} // closed when it has blown; in mode stops, after the server executed the request
 
 	mu     sync.Mutex
 	counts map[string]int
-	armed  bool
-	hit    bool
+	armed  bool // the counting has begun
+	hit    bool // the point was reached
 	cut    bool // the component is dead
 	conns  map[net.Conn]bool
 
-	cold map[string]bool // scripts that were asked for already, if the server pretends to know none; nil: it knows all
+	cold map[string]bool // not nil: the server seems to know no script; has the hashes that were asked for already
 }
 
 func newFuse(m mode, at, first point) *fuse {
@@ -68,7 +68,7 @@ func (f *fuse) blown() bool {
 	return f.hit
 }
 
-// judge counts a request, and returns its fault; "" = none.
+// judge counts a request, and returns its fault. "" means that the request is sent.
 func (f *fuse) judge(kind string) mode {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -110,7 +110,8 @@ func (f *fuse) kinds() map[string]int {
 	return maps.Clone(f.counts)
 }
 
-// chill replaces the first call of each script of a cold component by a call of an unknown script.
+// chill replaces the first call of each script of a cold component by a call of an unknown script, so that the
+// component has to send the source. It returns other commands as they are.
 func (f *fuse) chill(c rueidis.Client, cmd rueidis.Completed) rueidis.Completed {
 	words := cmd.Commands()
 	f.mu.Lock()

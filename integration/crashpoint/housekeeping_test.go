@@ -47,7 +47,7 @@ func upkeep() []scenario {
 		{script: "trim", state: "leases when nobody holds anything", prepare: func(s *scene) func(rueidis.Client) error {
 			s.group("a")
 			s.send(item("new", "+0"))
-			s.do("ZADD", s.k.Leases, "5", "1000"+lua.Separator+"1-1"+lua.Separator+"a")
+			s.do("ZADD", s.k.Leases, "5", leaseOf("1-1"))
 			s.owe("a", "new", delivered, delivered)
 			return trim(s)
 		}},
@@ -56,7 +56,7 @@ func upkeep() []scenario {
 			s.send(item("held", "+0"))
 			held := s.hold("a", "c1")["held"].Entry
 			for _, entry := range []string{held, "1-1"} {
-				s.do("ZADD", s.k.Leases, "5", "1000"+lua.Separator+entry+lua.Separator+"a")
+				s.do("ZADD", s.k.Leases, "5", leaseOf(entry))
 			}
 			s.owe("a", "held", delivered, delivered)
 			return trim(s)
@@ -100,6 +100,103 @@ func upkeep() []scenario {
 				if err == nil && (versions[0] == "" || versions[1] != "") {
 					s.Errorf("versions are %q", versions)
 				}
+				return err
+			}
+		}},
+		{script: "find_entries", state: "one of the message, one of another",
+			prepare: func(s *scene) func(rueidis.Client) error {
+				s.group("a")
+				s.send(item("wanted", "+0"), item("other", "+0"))
+				s.owe("a", "wanted", delivered, delivered)
+				s.owe("a", "other", delivered, delivered)
+				return func(c rueidis.Client) error {
+					next, found, err := lua.FindEntries(s.ctx, c, s.k.Stream, "wanted", lua.EntrySearch{Limit: 10})
+					if err == nil && (len(found) != 1 || next.Looked != 2 || next.More) {
+						s.Errorf("found are %q, %+v", found, next)
+					}
+					return err
+				}
+			}},
+		{script: "search_due", state: "one with the text, one without",
+			prepare: func(s *scene) func(rueidis.Client) error {
+				s.send(item("wanted", hour), item("other", hour))
+				return func(c rueidis.Client) error {
+					f := lua.SearchFilter{States: []string{lua.SearchScheduled}, Text: body("wanted")}
+					next, found, err := lua.SearchDue(s.ctx, c, s.k, f, lua.DueSearch{Limit: 10})
+					if err == nil && (len(found) != 1 || found[0].Member != "wanted" || !next.Done) {
+						s.Errorf("found are %+v, %+v", found, next)
+					}
+					return err
+				}
+			}},
+		{script: "search_due", state: "a member that is given, and one with a header, found by its meta",
+			prepare: func(s *scene) func(rueidis.Client) error {
+				given, tagged := item("given", hour), item("tagged", hour)
+				given.Meta, tagged.Meta = `{"h:tier":"gold"}`, `{"h:tier":"gold"}`
+				s.send(given, tagged, item("other", hour))
+				return func(c rueidis.Client) error {
+					f := lua.SearchFilter{States: []string{lua.SearchScheduled}, Headers: map[string]string{"tier": "gold"}}
+					step := lua.DueSearch{Metas: true, Limit: 10, Left: []string{"given"}}
+					members := map[string]bool{}
+					for !step.Done {
+						next, found, err := lua.SearchDue(s.ctx, c, s.k, f, step)
+						if err != nil {
+							return err
+						}
+						for _, one := range found {
+							members[one.Member] = true
+						}
+						step = next
+					}
+					if len(members) != 2 || !members["given"] || !members["tagged"] {
+						s.Errorf("found are %v", members)
+					}
+					return nil
+				}
+			}},
+		{script: "search_entries", state: "one held by a group",
+			prepare: func(s *scene) func(rueidis.Client) error {
+				s.group("a")
+				s.send(item("held", "+0"))
+				s.owe("a", "held", delivered, delivered)
+				s.hold("a", "c")
+				return func(c rueidis.Client) error {
+					f := lua.SearchFilter{States: []string{lua.SearchPending}}
+					_, found, err := lua.SearchEntries(s.ctx, c, s.k.Stream, f, lua.StreamSearch{Limit: 10})
+					if err == nil && (len(found) != 1 || len(found[0].Held) != 1) {
+						s.Errorf("found are %+v", found)
+					}
+					return err
+				}
+			}},
+		{script: "search_entries", state: "one with the text, one without",
+			prepare: func(s *scene) func(rueidis.Client) error {
+				s.group("a")
+				s.send(item("wanted", "+0"), item("other", "+0"))
+				s.owe("a", "wanted", delivered, delivered)
+				s.owe("a", "other", delivered, delivered)
+				return func(c rueidis.Client) error {
+					f := lua.SearchFilter{States: []string{lua.SearchReady}, Text: body("wanted")}
+					next, found, err := lua.SearchEntries(s.ctx, c, s.k.Stream, f, lua.StreamSearch{Limit: 10})
+					if err == nil && (len(found) != 1 || next.Looked != 2 || len(found[0].Unread) != 1) {
+						s.Errorf("found are %+v, %+v", found, next)
+					}
+					return err
+				}
+			}},
+		{script: "withdraw", state: "waiting for its key", prepare: func(s *scene) func(rueidis.Client) error {
+			s.group("a")
+			s.send(item("other", hour))
+			s.owe("a", "other", delivered, delivered)
+			s.do("HSET", s.k.Payload, "moved", body("moved"))
+			s.do("HSET", s.k.Meta, "moved", `{"h:of":"moved","key":"k"}`)
+			s.do("ZADD", s.k.Due, "4001900000000000", "moved")
+			s.do("ZADD", s.k.Turns, "0", lua.Place("k", 1.9e12, "moved"))
+			s.owe("a", "moved", delivered|gone, gone)
+			page, err := lua.Export(s.ctx, s.c, s.k, lua.Exported{Score: "4000000000000000"}, 10, 1<<20)
+			s.must(err)
+			return func(c rueidis.Client) error {
+				_, err := lua.Withdraw(s.ctx, c, s.k, page[0])
 				return err
 			}
 		}},
@@ -304,6 +401,30 @@ func housekeeping() []scenario {
 				return err
 			}
 		}},
+		{script: "glance", state: "idle, busy, and of the wrong type",
+			prepare: func(s *scene) func(rueidis.Client) error {
+				others(s)
+				prefix := s.g.Queues[:len(s.g.Queues)-len(":queues")]
+				odd, busy := lua.NewKeys(prefix, "odd"), lua.NewKeys(prefix, "busy")
+				s.do("SET", odd.Due, "a string")
+				s.do("HSET", busy.Policy, "held", "1")
+				s.do("ZADD", busy.Due, "1", "x")
+				s.do("HSET", busy.Meta, "x", "{}")
+				s.do("XADD", busy.Dead, "*", "id", "x")
+				s.do("XADD", busy.Stream, "1-1", "id", "x")
+				s.do("XGROUP", "CREATE", busy.Stream, "g", "0")
+				s.do("XREADGROUP", "GROUP", "g", "c", "STREAMS", busy.Stream, ">")
+				return func(c rueidis.Client) error {
+					parts := []lua.GlanceAt{{Keys: odd}, {Keys: busy, Newest: 1}, {Keys: s.k}}
+					glances, err := lua.Glance(s.ctx, c, parts, 10, time.Hour)
+					for i, one := range glances {
+						if i > 0 && one.Err != nil {
+							err = one.Err // an error of this partition only: the others were looked at
+						}
+					}
+					return err
+				}
+			}},
 		{script: "survey", state: "overdue, busy, idle, and of the wrong type",
 			prepare: func(s *scene) func(rueidis.Client) error {
 				others(s)

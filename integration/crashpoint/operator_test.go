@@ -44,7 +44,7 @@ func again(t *testing.T, r *rig, f *fuse, do func(*bridge.Redis) error) {
 	}
 }
 
-// bury creates dead letters of group a.
+// bury creates dead letters of group a, with the errors "of <id>".
 func (l *load) bury(ids ...string) {
 	var messages []bridge.NewMessage
 	for _, id := range ids {
@@ -66,11 +66,11 @@ func (l *load) bury(ids ...string) {
 func (r *rig) letters(t *testing.T, f *fuse) {
 	l := r.load(t)
 	l.groups("a")
-	l.bePatient("")
+	l.setLongVisibility("")
 	l.bury("one", "two", "edited", "purged", "old")
 	l.ledger.NotExpected("purged")
 	l.ledger.NotExpected("old")
-	ctx, payload := l.ctx(), []byte("edited")
+	ctx, payload := l.ctx(), []byte(anyIDPayload)
 
 	again(t, r, f, func(redis *bridge.Redis) error {
 		d := operator(redis, r.prefix).DeadLetters()
@@ -138,11 +138,12 @@ func (r *rig) settings(t *testing.T, f *fuse) {
 
 func (l *load) pendingError(group string) error { return l.do("XPENDING", l.k.Stream, group).Error() }
 
-// reading runs all reading calls. Results that change with time are left out.
+// reading runs all reading calls through the fuse, and compares their results with those of undisturbed calls. At most
+// one call may return an error, that of the interrupted request. Results that change with time are left out.
 func (r *rig) reading(t *testing.T, f *fuse) {
 	l := r.load(t)
 	l.groups("a", "b")
-	l.bePatient("")
+	l.setLongVisibility("")
 	l.bury("dead")
 	l.send(message("held", 0), message("later", time.Hour))
 	l.readRaw("a", "c1")
@@ -183,11 +184,11 @@ func (r *rig) reading(t *testing.T, f *fuse) {
 	}
 	want := ask(r.redis)
 	got := ask(f.redis(t, r.server))
-	wrong := 0
+	unanswered := 0
 	for name, value := range want {
 		is, told := got[name]
 		if !told {
-			wrong++
+			unanswered++
 			continue
 		}
 		a, _ := json.Marshal(is)
@@ -196,7 +197,7 @@ func (r *rig) reading(t *testing.T, f *fuse) {
 			t.Errorf("%s is said to be %s, and is %s", name, a, b)
 		}
 	}
-	if wrong > 1 || wrong == 1 && !f.blown() {
-		t.Errorf("%d questions were not answered", wrong)
+	if unanswered > 1 || unanswered == 1 && !f.blown() {
+		t.Errorf("%d questions were not answered", unanswered)
 	}
 }

@@ -42,8 +42,8 @@ type produced struct {
 func (r *rig) produce(t *testing.T, f *fuse) {
 	l := r.load(t)
 	l.groups("a")
-	l.bePatient("")
-	retry := 20 * time.Second
+	l.setLongVisibility("")
+	retry := 20 * time.Second // RetryTimeout
 	if f.mode == dies {
 		retry = 20 * time.Millisecond
 	}
@@ -85,7 +85,7 @@ func (p *produced) all() {
 	}
 	anonymous := func(delay time.Duration) bridge.NewMessage {
 		m := message("", delay)
-		m.Payload = []byte("edited")
+		m.Payload = []byte(anyIDPayload) // the ID is not known yet
 		return m
 	}
 	p.schedule(anonymous(0))
@@ -97,7 +97,7 @@ func (p *produced) all() {
 
 	done, err := p.p.Cancel(p.ctx, p.queue, "cancelled")
 	if !done && !(p.f.mode == unheard && errors.Is(err, producer.ErrUncertain)) {
-		p.oops("cancel", err)
+		p.failUnlessDead("cancel", err)
 	}
 	due, err := p.p.Reschedule(p.ctx, p.queue, "moved", 50*time.Millisecond, time.Time{})
 	switch {
@@ -109,14 +109,14 @@ func (p *produced) all() {
 	case p.last && errors.Is(err, producer.ErrNotScheduled): // it was moved before, and is not scheduled any more
 		p.ledger.Sent("moved", 0)
 	default:
-		p.oops("reschedule", err)
+		p.failUnlessDead("reschedule", err)
 	}
 }
 
 func (p *produced) schedule(messages ...bridge.NewMessage) {
 	results, err := p.p.ScheduleBatch(p.ctx, p.queue, messages)
 	if err != nil {
-		p.oops("schedule", err)
+		p.failUnlessDead("schedule", err)
 		return
 	}
 	for i, r := range results {
@@ -132,13 +132,13 @@ func (p *produced) schedule(messages ...bridge.NewMessage) {
 			p.ledger.MaybeSent(r.ID, 0)
 		}
 		if r.Err != nil && !(p.last && errors.Is(r.Err, producer.ErrDuplicate)) {
-			p.oops(fmt.Sprintf("schedule %q", m.ID), r.Err)
+			p.failUnlessDead(fmt.Sprintf("schedule %q", m.ID), r.Err)
 		}
 	}
 }
 
-// sweepOrphans does the work of a bridge within minutes: a dead producer may have written payloads without scheduling
-// them.
+// sweepOrphans does at once what a bridge does over some minutes: it deletes payloads that a dead producer wrote
+// without scheduling their messages.
 func (l *load) sweepOrphans() {
 	for _, hash := range []string{l.k.Payload, l.k.Meta} {
 		all, err := lua.SweepOrphans(l.ctx(), l.redis.Client, l.k.Due, hash, "", 1000, nil)
@@ -152,14 +152,15 @@ func (l *load) sweepOrphans() {
 	}
 }
 
-// oops takes an error. Only a dead process may have one.
-func (p *produced) oops(what string, err error) {
+// failUnlessDead fails the test for the error of a call, except in a dead process, where every call fails.
+func (p *produced) failUnlessDead(what string, err error) {
 	if p.last || p.f.mode != dies || !p.f.blown() {
 		p.Errorf("%s: %v", what, err)
 	}
 }
 
-// checkSeen checks the tokens of calls: none is left after a clean run, and every one expires after any run.
+// checkSeen checks the tokens of calls and the dedup windows. After a clean run, no token is left. After any run, each
+// of them ends within two minutes.
 func (l *load) checkSeen(f *fuse) {
 	l.Helper()
 	seen, err := l.do("ZRANGE", l.k.Seen, "0", "-1", "WITHSCORES").AsZScores()

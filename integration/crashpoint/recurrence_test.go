@@ -12,8 +12,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// recurs prepares a recurrence with one occurrence that left the schedule, and one that is planned. It returns its
-// plan record, and the ID of the planned one.
+// recurs prepares a recurrence with one occurrence that left the schedule, and one that is planned. It returns the
+// recurrence's plan record, and the ID of the planned occurrence.
 func recurs(s *scene, spec string) (remembered, planned string) {
 	s.group("a")
 	s.send(item("other", "+7200000"))
@@ -68,18 +68,19 @@ func recurrences() []scenario {
 			}
 		}
 	}
-	rememberedOf := func(s *scene) lua.Plan {
+	// storedPlan returns the plan record of the recurrence r.
+	storedPlan := func(s *scene) lua.Plan {
 		m := s.do("HGET", s.k.Planned, "r")
 		text, _ := m.ToString()
 		p, ok := lua.ParsePlan(text)
 		if !ok {
-			s.Errorf("what is remembered: %q", text)
+			s.Errorf("the plan record is %q", text)
 		}
 		return p
 	}
 	return []scenario{
 		{script: "recur", state: "changed", prepare: changed(false), after: func(s *scene) {
-			if p := rememberedOf(s); p.Version != lua.SpecVersion(other) || p.Used != 1 {
+			if p := storedPlan(s); p.Version != lua.SpecVersion(other) || p.Used != 1 {
 				s.Errorf("remembered: %+v", p)
 			}
 		}},
@@ -106,7 +107,7 @@ func recurrences() []scenario {
 				}
 			}, after: func(s *scene) {
 				// The planned one counts as well, if the refused call had already taken it out of the schedule.
-				if p := rememberedOf(s); p.Version != lua.PlanGone || len(p.Recent) < 1 || len(p.Recent) > 2 {
+				if p := storedPlan(s); p.Version != lua.PlanGone || len(p.Recent) < 1 || len(p.Recent) > 2 {
 					s.Errorf("remembered: %+v", p)
 				}
 				if s.number("HEXISTS", s.k.Recurring, "r") > 0 {
@@ -127,8 +128,8 @@ func recurrences() []scenario {
 					s.Error("not exactly what is remembered of the one that is gone was forgotten")
 				}
 			}},
-		// Repeated after a refusal, the occurrence is planned once, and never skipped: the plan record is written
-		// last.
+		// If the call is repeated after a refusal, the occurrence is planned once, and never skipped, because the
+		// script writes the plan record last.
 		{script: "plan", single: true, state: "before all others", prepare: func(s *scene) func(rueidis.Client) error {
 			before, planned := recurs(s, spec)
 			s.owe("a", planned, delivered, delivered)
@@ -137,13 +138,14 @@ func recurrences() []scenario {
 			s.owe("a", id, delivered|gone, delivered)
 			return func(c rueidis.Client) error {
 				own := 1
-				if s.scheduled(id) { // by the refused call: it looks like a message of a user
+				if s.scheduled(id) { // the refused call scheduled it, so the script takes it for a message of a user
 					own = 0
 				}
 				if _, err := plan(s, c, before, at); err != nil {
 					return err
 				}
-				if p := rememberedOf(s); p.Used != 3 || len(p.Recent) != 2+own {
+				const used = 3 // the two occurrences of recurs, and this one
+				if p := storedPlan(s); p.Used != used || len(p.Recent) != 2+own {
 					s.Errorf("remembered: %+v", p)
 				}
 				return nil
@@ -159,7 +161,7 @@ func recurrences() []scenario {
 				}
 				m := s.do("ZRANGE", s.k.Due, "0", "-1")
 				members, _ := m.AsStrSlice()
-				for _, id := range members { // a call that was refused after this step scheduled it all the same
+				for _, id := range members { // a refused call may have scheduled the message before its refused command
 					if strings.HasSuffix(id, lua.RunSuffix) {
 						s.owe("a", id, delivered, delivered)
 					}
@@ -178,14 +180,14 @@ func recurrences() []scenario {
 				s.owe(group, "held", delivered, delivered)
 				s.owe(group, "failed", delivered, delivered)
 			}
-			var known lua.Unfinished // has found the entry of held
+			var known lua.Unfinished // a search that has already found the entry of held
 			_, _, err := lua.FindUnfinished(s.ctx, s.c, s.k, &known, 10, []string{"held"})
 			s.must(err)
 			return func(c rueidis.Client) error {
 				if left, _, err := lua.FindUnfinished(s.ctx, c, s.k, &known, 10, []string{"held"}); err != nil || !left {
 					return cmp.Or(err, errors.New("held is not left"))
 				}
-				for id, is := range map[string]bool{"other": true, "held": true, "failed": true, "nobody": false} {
+				for id, isLeft := range map[string]bool{"other": true, "held": true, "failed": true, "nobody": false} {
 					var w lua.Unfinished
 					left, done := false, false
 					for !done {
@@ -194,7 +196,7 @@ func recurrences() []scenario {
 							return err
 						}
 					}
-					if left != is {
+					if left != isLeft {
 						s.Errorf("%s is left: %v", id, left)
 					}
 				}

@@ -107,6 +107,10 @@ func (p *process) stop() error {
 	return p.err
 }
 
+// anyIDPayload is a payload that a message with any ID may have: a message that got its ID from the client, or a dead
+// letter that an operator edited. All other payloads follow from their IDs, see body.
+const anyIDPayload = "edited"
+
 // load is a queue with a ledger of sent messages and deliveries.
 type load struct {
 	*rig
@@ -118,7 +122,7 @@ type load struct {
 	mu    sync.Mutex
 	calls map[address]int // calls of handlers
 	most  map[address]int // highest attempt seen
-	odd   []string
+	odd   []string        // wrong payloads, as texts of errors
 }
 
 func (r *rig) load(t testing.TB) *load {
@@ -142,9 +146,9 @@ func (l *load) groups(names ...string) {
 	}
 }
 
-// bePatient sets a visibility timeout, for the queue or a group, that is longer than a test: messages that the test
-// itself reads stay where they are, even on a busy machine.
-func (l *load) bePatient(group string) {
+// setLongVisibility sets a visibility timeout that is longer than a test, for a group, or for the whole queue (""). So
+// messages that the test itself reads stay where they are, even on a busy machine.
+func (l *load) setLongVisibility(group string) {
 	l.Helper()
 	visibility := time.Minute
 	l.must(operator(l.redis, l.prefix).WritePolicy(l.ctx(), l.queue, group,
@@ -178,7 +182,7 @@ func (l *load) got(group string, m *bridge.Message) {
 	at := address{group, m.ID}
 	l.calls[at]++
 	l.most[at] = max(l.most[at], m.Attempt)
-	if string(m.Payload) != body(m.ID) && string(m.Payload) != "edited" {
+	if string(m.Payload) != body(m.ID) && string(m.Payload) != anyIDPayload {
 		l.odd = append(l.odd, fmt.Sprintf("%s came with payload %q", at, m.Payload))
 	}
 }
@@ -297,8 +301,8 @@ func (l *load) until(condition func() (bool, string)) {
 	redistest.Eventually(l, restTimeout, condition)
 }
 
-// checkAttempts compares the attempts that handlers saw with those that failures explain. A process that died has
-// used up one.
+// checkAttempts checks that no handler saw a higher attempt than failures explain. natural has the highest attempt by
+// "group/id", if it is above 1. In group a, a process that died may have used up burnt more.
 func (l *load) checkAttempts(natural map[string]int, burnt int) {
 	l.Helper()
 	l.mu.Lock()
@@ -314,7 +318,7 @@ func (l *load) checkAttempts(natural map[string]int, burnt int) {
 	}
 }
 
-// checkCalls compares the number of handler calls with the expected number.
+// checkCalls compares the number of handler calls with the expected number: that in natural by "group/id", otherwise 1.
 func (l *load) checkCalls(natural map[string]int) {
 	l.Helper()
 	l.mu.Lock()

@@ -15,11 +15,12 @@ import (
 // a script send each of its commands; TestEveryScriptStepFails fails if they do not.
 type scenario struct {
 	script, state string
-	prepare       func(s *scene) (call func(rueidis.Client) error)
-	after         func(s *scene) // checks after the call succeeded, beyond the debts
-	mend          func(s *scene) // repairs that the system needs before it can come to rest
-	writes        bool           // separate commands write payload and meta first: they may stay as orphans, or be gone
-	single        bool           // if the script expects a refusal, no message may be delivered twice
+	// prepare makes the state, and returns the call of the script.
+	prepare func(s *scene) (call func(rueidis.Client) error)
+	after   func(s *scene) // makes checks beyond the debts, after the call succeeded
+	mend    func(s *scene) // makes repairs that the system needs before it can come to rest
+	bodies  bool           // commands before the script store payload and meta, which may stay as orphans, or be gone
+	single  bool           // if the refused command is a pcall, no message may be delivered twice
 }
 
 func scenarios() []scenario {
@@ -62,21 +63,24 @@ func scheduling() []scenario {
 				return err
 			}
 		}},
-		{script: "enqueue_fresh", state: "as most calls", writes: true, prepare: func(s *scene) func(rueidis.Client) error {
-			s.group("a")
-			described := item("described", hour)
-			described.Dedup = lua.Fresh
-			fresh := []lua.Item{{ID: headerless, When: hour, Payload: []byte(body(headerless))}, described}
-			_, err := lua.Enqueue(s.ctx, s.c, s.k, lua.Token{Name: "earlier", Window: time.Minute}, nil, lua.Durability{})
-			s.must(err)
-			for _, one := range fresh {
-				s.owe("a", one.ID, delivered|gone, delivered)
-			}
-			return func(c rueidis.Client) error {
-				_, err := lua.EnqueueFresh(s.ctx, c, s.k, lua.Token{Name: "t", Done: "earlier", Window: time.Minute}, fresh)
-				return err
-			}
-		}},
+		{script: "enqueue_fresh", state: "as most calls", bodies: true,
+			prepare: func(s *scene) func(rueidis.Client) error {
+				s.group("a")
+				described := item("described", hour)
+				described.Dedup = lua.Fresh
+				fresh := []lua.Item{{ID: headerless, When: hour, Payload: []byte(body(headerless))}, described}
+				earlier := lua.Token{Name: "earlier", Window: time.Minute}
+				_, err := lua.Enqueue(s.ctx, s.c, s.k, earlier, nil, lua.Durability{})
+				s.must(err)
+				for _, one := range fresh {
+					s.owe("a", one.ID, delivered|gone, delivered)
+				}
+				return func(c rueidis.Client) error {
+					token := lua.Token{Name: "t", Done: "earlier", Window: time.Minute}
+					_, err := lua.EnqueueFresh(s.ctx, c, s.k, token, fresh)
+					return err
+				}
+			}},
 		{script: "enqueue_fresh", state: "repeated under its token", prepare: func(s *scene) func(rueidis.Client) error {
 			s.group("a")
 			first := item("first", hour)
@@ -178,7 +182,7 @@ func scheduling() []scenario {
 				odd.Meta = "{"
 				s.send(odd, item("due", hour))
 				s.do("ZADD", s.k.Due, "XX", "1000", "odd", "1001", "due")
-				s.do("XADD", s.k.Dead, "18446744073709551615-18446744073709551615", "id", "the last possible")
+				s.do("XADD", s.k.Dead, lastEntryID, "id", "the last possible")
 				s.owe("", "odd", dead, dead)
 				s.owe("a", "due", delivered, delivered)
 				return func(c rueidis.Client) error {
@@ -484,17 +488,11 @@ func exits() []scenario {
 		}},
 		{script: "reclaim", state: "every kind of entry", prepare: func(s *scene) func(rueidis.Client) error {
 			pendings(s)
-			// An interrupted pass has moved the entry to the reclaimer's consumer, which the server counts as a
-			// delivery.
-			s.owed[address{"a", "failed"}] = debt{delivered, delivered, 3}
-			s.owed[address{"a", "released"}] = debt{delivered, delivered, 3}
-			s.owed[address{"a", "snoozed"}] = debt{delivered, delivered, 3}
-			s.owed[address{"a", "given up"}] = debt{delivered, delivered, 3}
-			return func(c rueidis.Client) error {
-				_, err := lua.Reclaim(s.ctx, c, s.k, lua.ReclaimArgs{Group: "a", Attempts: attempts, Limit: 100,
-					MaxBytes: 1 << 20})
-				return err
-			}
+			s.owed[address{"a", "failed"}] = debt{delivered, delivered, interruptedMost}
+			s.owed[address{"a", "released"}] = debt{delivered, delivered, interruptedMost}
+			s.owed[address{"a", "snoozed"}] = debt{delivered, delivered, interruptedMost}
+			s.owed[address{"a", "given up"}] = debt{delivered, delivered, interruptedMost}
+			return s.reclaims(attempts, 0)
 		}},
 		{script: "reclaim", state: "crashes counted apart", prepare: func(s *scene) func(rueidis.Client) error {
 			s.group("a")
@@ -502,27 +500,19 @@ func exits() []scenario {
 			fatal.Meta = lua.EncodeMeta(map[string]string{"of": "fatal"}, 0, time.Time{}, lua.Retries{MaxCrashes: 1}.Fields()...)
 			s.send(item("survives", "+0"), fatal)
 			s.hold("a", "c1")
-			s.owed[address{"a", "survives"}] = debt{delivered, delivered, 3}
+			s.owed[address{"a", "survives"}] = debt{delivered, delivered, interruptedMost}
 			s.owe("a", "fatal", dead, dead)
 			counted := attempts
 			counted.MaxCrashes, counted.For = 5, time.Hour
-			return func(c rueidis.Client) error {
-				_, err := lua.Reclaim(s.ctx, c, s.k, lua.ReclaimArgs{Group: "a", Attempts: counted, Limit: 100,
-					MaxBytes: 1 << 20})
-				return err
-			}
+			return s.reclaims(counted, 0)
 		}},
 		{script: "reclaim", state: "a list left by an earlier pass", prepare: func(s *scene) func(rueidis.Client) error {
 			s.group("a")
 			s.send(item("kept", "+0"))
 			held := s.hold("a", "c1")
 			s.do("XCLAIM", s.k.Stream, "a", lua.ReclaimConsumer, "0", held["kept"].Entry, "JUSTID")
-			s.owed[address{"a", "kept"}] = debt{delivered, delivered, 3}
-			return func(c rueidis.Client) error {
-				_, err := lua.Reclaim(s.ctx, c, s.k, lua.ReclaimArgs{Group: "a", Attempts: attempts, Limit: 100,
-					MaxBytes: 1 << 20, MinIdle: time.Hour, Shortest: time.Hour})
-				return err
-			}
+			s.owed[address{"a", "kept"}] = debt{delivered, delivered, interruptedMost}
+			return s.reclaims(attempts, time.Hour)
 		}},
 		{script: "reclaim", state: "leases that ended", prepare: func(s *scene) func(rueidis.Client) error {
 			s.group("a")
@@ -534,18 +524,14 @@ func exits() []scenario {
 					idle = "0"
 				}
 				s.do("XCLAIM", s.k.Stream, "a", "c1", "0", h.Entry, "IDLE", idle, "JUSTID")
-				s.do("ZADD", s.k.Leases, "5", "1000"+lua.Separator+h.Entry+lua.Separator+"a")
+				s.do("ZADD", s.k.Leases, "5", leaseOf(h.Entry))
 			}
 			s.do("XACK", s.k.Stream, "a", held["done"].Entry)
 			s.do("XDEL", s.k.Stream, held["lost"].Entry)
-			s.owed[address{"a", "over"}] = debt{delivered, delivered, 3} // an interrupted call moved it
+			s.owed[address{"a", "over"}] = debt{delivered, delivered, interruptedMost}
 			s.owe("a", "extended", delivered, delivered)
 			s.owe("a", "lost", dead, dead)
-			return func(c rueidis.Client) error {
-				_, err := lua.Reclaim(s.ctx, c, s.k, lua.ReclaimArgs{Group: "a", Attempts: attempts, Limit: 100,
-					MaxBytes: 1 << 20, MinIdle: time.Hour, Shortest: time.Hour})
-				return err
-			}
+			return s.reclaims(attempts, time.Hour)
 		}},
 		{script: "reclaim", state: "notes since when entries are held", prepare: func(s *scene) func(rueidis.Client) error {
 			s.group("a")
@@ -553,14 +539,14 @@ func exits() []scenario {
 			held := s.hold("a", "c1")
 			s.send(item("held", "+0"))
 			s.hold("a", "c2")
-			s.do("ZADD", s.k.Leases, "4102444800000", "1000"+lua.Separator+held["leased"].Entry+lua.Separator+"a")
+			s.do("ZADD", s.k.Leases, year2100, leaseOf(held["leased"].Entry))
 			notes := lua.ReclaimArgs{Group: "a", Attempts: attempts, Limit: 100, MaxBytes: 1 << 20, MinIdle: time.Hour,
 				Notes: 100}
 			_, err := lua.Reclaim(s.ctx, s.c, s.k, notes)
 			s.must(err)
 			s.do("XACK", s.k.Stream, "a", held["ended"].Entry)
 			s.do("XCLAIM", s.k.Stream, "a", "c1", "0", held["abandoned"].Entry, "IDLE", "7200000", "JUSTID")
-			s.owed[address{"a", "abandoned"}] = debt{delivered, delivered, 3}
+			s.owed[address{"a", "abandoned"}] = debt{delivered, delivered, interruptedMost}
 			s.owe("a", "leased", delivered, delivered)
 			s.owe("a", "held", delivered, delivered)
 			return func(c rueidis.Client) error {
@@ -577,13 +563,9 @@ func exits() []scenario {
 			limited.Meta = lua.EncodeMeta(map[string]string{"of": "limited"}, 1, time.Time{})
 			s.send(limited)
 			s.hold("a", "c1")
-			s.do("XADD", s.k.Dead, "18446744073709551615-18446744073709551615", "id", "the last possible")
+			s.do("XADD", s.k.Dead, lastEntryID, "id", "the last possible")
 			s.owe("a", "limited", dead, dead)
-			return func(c rueidis.Client) error {
-				_, err := lua.Reclaim(s.ctx, c, s.k, lua.ReclaimArgs{Group: "a", Attempts: attempts, Limit: 100,
-					MaxBytes: 1 << 20})
-				return err
-			}
+			return s.reclaims(attempts, 0)
 		}, mend: func(s *scene) { s.do("DEL", s.k.Dead) }},
 		{script: "receive", state: "two groups", prepare: func(s *scene) func(rueidis.Client) error {
 			s.group("a")
@@ -603,7 +585,7 @@ func exits() []scenario {
 			s.group("a")
 			s.send(item("m", "+0"))
 			s.owe("a", "m", delivered, delivered)
-			s.do("ZADD", s.k.Leases, "1", "1000"+lua.Separator+"1-1"+lua.Separator+"a")
+			s.do("ZADD", s.k.Leases, "1", leaseOf("1-1"))
 			return func(c rueidis.Client) error {
 				_, err := lua.Receive(s.ctx, c, s.k, "a", "c1", time.Second, 2*time.Second, 10)
 				return err

@@ -34,12 +34,16 @@ func (f fate) String() string {
 	return strings.Join(words, " or ")
 }
 
-// debt is the allowed end of a message for a group ("" = none): if the call under test never succeeded, and if it
-// did.
+// debt has the allowed fates of a message for a group: unless the call under test succeeded, and once it did. The
+// address of a message that died before any delivery has the group "".
 type debt struct {
 	unless, once fate
-	most         int // highest attempt of a delivery; 0 = 2, because one was abandoned before
+	most         int // highest attempt of a delivery; 0 = 2, because one delivery may have been abandoned before
 }
+
+// interruptedMost is debt.most if an interrupted reclaim may have moved the entry to its own consumer, which the server
+// counts as another delivery.
+const interruptedMost = 3
 
 type address struct{ group, id string }
 
@@ -52,11 +56,11 @@ type scene struct {
 	c      rueidis.Client
 	k      lua.Keys
 	g      lua.Globals
-	note   string // key of the preamble
+	note   string // key under which the preamble notes the refused command
 	groups []string
 	owed   map[address]debt
-	ids    map[string]string // entry → message ID of the entries held before
-	got    map[address]int
+	ids    map[string]string  // entry → message ID, of the entries that hold read
+	got    map[address]int    // number of deliveries
 	wrong  map[address]string // deliveries that differ from the sent message
 }
 
@@ -92,6 +96,7 @@ func (s *scene) number(words ...string) int64 {
 	return n
 }
 
+// owe sets the allowed fates of a message for a group, see debt.
 func (s *scene) owe(group, id string, unless, once fate) {
 	s.owed[address{group, id}] = debt{unless: unless, once: once}
 }
@@ -115,7 +120,15 @@ func item(id string, when lua.When) lua.Item {
 // bare is the ID of a message without payload and headers, headerless of one with a payload only.
 const bare, headerless = "bare", "headerless"
 
-const hour = lua.When("+3600000")
+const hour = lua.When("+3600000") // in one hour
+
+const (
+	year2100    = "4102444800000"                             // Unix ms of 2100-01-01, a due time that no test reaches
+	lastEntryID = "18446744073709551615-18446744073709551615" // a stream whose last entry has this ID refuses every XADD
+)
+
+// leaseOf returns the member that notes a lease of one second on an entry of group a: its length in ms, entry, group.
+func leaseOf(entry string) string { return "1000" + lua.Separator + entry + lua.Separator + "a" }
 
 func (s *scene) send(items ...lua.Item) {
 	s.Helper()
@@ -139,6 +152,7 @@ func (s *scene) hold(group, consumer string) map[string]lua.Held {
 	return held
 }
 
+// read reads everything that is ready for a group with XREADGROUP.
 func (s *scene) read(group, consumer string) []lua.Entry {
 	s.Helper()
 	reply, err := s.c.Do(s.ctx, s.c.B().Xreadgroup().Group(group,
@@ -155,6 +169,17 @@ func (s *scene) read(group, consumer string) []lua.Entry {
 
 var attempts = lua.Attempts{Max: 10, Delays: []time.Duration{0}}
 
+// reclaims returns a call of reclaim for group a. minIdle is the least idle time of the entries that it takes.
+func (s *scene) reclaims(attempts lua.Attempts, minIdle time.Duration) func(rueidis.Client) error {
+	args := lua.ReclaimArgs{Group: "a", Attempts: attempts, Limit: 100, MaxBytes: 1 << 20, MinIdle: minIdle,
+		Shortest: minIdle}
+	return func(c rueidis.Client) error {
+		_, err := lua.Reclaim(s.ctx, c, s.k, args)
+		return err
+	}
+}
+
+// drain lets everything that is due become ready.
 func (s *scene) drain() {
 	s.Helper()
 	for {
@@ -202,6 +227,8 @@ func (s *scene) settle() {
 	s.tidy()
 }
 
+// deliver reads everything that is ready for a group, compares it with the sent messages, and acknowledges it. It
+// returns the number of entries.
 func (s *scene) deliver(group string) int {
 	entries := s.read(group, "settle")
 	var held []lua.Held
@@ -239,8 +266,8 @@ func (s *scene) deliver(group string) int {
 	return len(held)
 }
 
-// tidy does the work of a bridge within a minute: it deletes payloads and metas without members, and ended dedup
-// windows.
+// tidy does at once what a bridge does over a minute: it deletes payloads and metas without members. It also lets all
+// dedup windows end, and deletes them.
 func (s *scene) tidy() {
 	for _, hash := range []string{s.k.Payload, s.k.Meta} {
 		found, err := lua.SweepOrphans(s.ctx, s.c, s.k.Due, hash, "", 1000, nil)
@@ -266,7 +293,8 @@ func (s *scene) tidy() {
 	}
 }
 
-// broken lists violated debts, and memory that is left. done means that the call under test succeeded in the end.
+// broken lists violated debts, and describes stored data that is left over. done means that the call under test
+// succeeded in the end.
 func (s *scene) broken(done bool) (debts []string, left string) {
 	fates := map[address]fate{}
 	for at := range s.got {
@@ -274,12 +302,12 @@ func (s *scene) broken(done bool) (debts []string, left string) {
 	}
 	letters, err := s.c.Do(s.ctx, s.c.B().Xrange().Key(s.k.Dead).Start("-").End("+").Build()).AsXRangeSlices()
 	s.must(err)
-	for _, l := range letters {
-		e := lua.ParseEntry(l.ID, l.FieldValues)
-		if e.Reason == lua.ReasonBodyLost && s.ids[e.Entry] != "" {
-			e.ID = s.ids[e.Entry] // its finder may have known only the entry
+	for _, found := range letters {
+		l := lua.ParseLetter(found.ID, found.FieldValues)
+		if l.Reason == lua.ReasonBodyLost && s.ids[l.FailedEntry] != "" {
+			l.ID = s.ids[l.FailedEntry] // its finder may have known only the entry
 		}
-		fates[address{e.Group, e.ID}] |= dead
+		fates[address{l.Group, l.ID}] |= dead
 	}
 	for at, d := range s.owed {
 		may, is := d.unless, fates[at]

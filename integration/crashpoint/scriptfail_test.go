@@ -29,8 +29,8 @@ var reliedOn = map[string]string{
 	"recur call ZREM":          "follows HSET of what is remembered, so that nothing is left out",
 	"run_recurrence call ZREM": "follows HSET of what is remembered, so that nothing is left out",
 
-	// A stream of dead letters that has used up its IDs refuses these. Then the ID of a message is lost whose entry
-	// was deleted by somebody before: the server has removed it from the pending list by then.
+	// A dead-letter stream whose IDs are used up refuses the dead letter of an entry that another client deleted. The
+	// claim has already dropped such an entry from the pending list, so its ID is lost without a dead letter.
 	"reclaim pcall XADD": "a letter for a body that is lost; counted as stuck",
 	"extend pcall XADD":  "a letter for a body that is lost; told to the handler as lost",
 }
@@ -57,7 +57,7 @@ func (s *scene) noted() (step, bool) {
 	return at, true
 }
 
-// refusedIn returns the file of the command that was refused in a script, or "".
+// refusedIn returns the file with the command that was refused in a script, or "" if none was refused.
 func (s *scene) refusedIn(script string) string {
 	m := s.do("GET", s.note)
 	text, _ := m.ToString()
@@ -104,7 +104,7 @@ func TestEveryScriptStepFails(t *testing.T) {
 	checkSites(t, seen.reached)
 	for name, why := range reliedOn {
 		if !seen.relied[name] {
-			t.Errorf("no script relies any more on what cannot fail: %s (%s)", name, why)
+			t.Errorf("reliedOn has an entry that no refusal needed: %s (%s)", name, why)
 		}
 	}
 }
@@ -138,8 +138,9 @@ func (s *seen) rely(name string) {
 	s.relied[name] = true
 }
 
-// failAt refuses the n-th command, and returns its step; false if there are fewer commands. clean means that nothing
-// was written before the command before it.
+// failAt refuses the n-th command of the script, and returns the step of this command, or false if the script has fewer
+// commands. clean says that the script had written nothing when command n-1 was refused, so it may have written nothing
+// before command n either.
 func failAt(t *testing.T, s *scene, sc scenario, n int, repeated, clean bool, seen *seen) (step, bool) {
 	if keepHistories[sc.script] {
 		s.do("HSET", s.k.Policy, "history", "1000")
@@ -155,7 +156,8 @@ func failAt(t *testing.T, s *scene, sc scenario, n int, repeated, clean bool, se
 	if !found && err != nil {
 		t.Fatalf("without a refusal: %v", err)
 	}
-	if sc.writes && at.clean && err != nil {
+	if sc.bodies && at.clean && err != nil {
+		// Commands before the script have stored the payloads and metas, which may be orphans now.
 		s.do("DEL", s.k.Payload, s.k.Meta)
 	}
 	if clean && at.clean && err != nil && s.snapshot() != before {

@@ -64,7 +64,7 @@ func sitesOf(t testing.TB, name string) []site {
 			all = all[1:]
 		}
 		if len(all) == 0 {
-			t.Fatalf("%s sends what is in none of its files: %s", name, sent.line)
+			t.Fatalf("%s sends a command that is in none of its files: %s", name, sent.line)
 		}
 		sites, all = append(sites, all[0]), all[1:]
 	}
@@ -84,8 +84,8 @@ func sitesIn(file, text string) (sites []site) {
 	return sites
 }
 
-// preamble wraps the server for a script: it counts commands, and runs the test's action at one of them. It stores
-// the reached site under a key of its own, unless the server dies there.
+// preamble is Lua code that wraps redis for a script. Its two values for Sprintf are the number of a command, and the
+// action that runs instead of this command: refuse or stand.
 const preamble = `local redis = (function(server)
   local writes = {XADD = true, XDEL = true, XTRIM = true, XACK = true, XCLAIM = true, XAUTOCLAIM = true, XGROUP = true, ZADD = true,
     ZREM = true, ZREMRANGEBYSCORE = true, ZREMRANGEBYRANK = true, HSET = true, HSETNX = true, HDEL = true}
@@ -116,13 +116,13 @@ end)(redis)
 `
 
 const (
-	// refuse stores a note of the site, and lets the command fail.
+	// refuse stores a note of the site under a key of the test, and lets the command fail.
 	refuse = `server.call('SET', '%s', site .. ' ' .. wrote .. ' ' .. how .. ' ' .. command)`
-	// stand keeps the server busy for some seconds at most. It is killed long before.
+	// stand keeps the server busy for some seconds at most. The test kills the server long before.
 	stand = `for i = 1, 500000000 do end`
 )
 
-// interruption is a client that runs one script with a preamble. All other commands pass.
+// interruption is a client that runs one script with a preamble. It does not change other commands.
 type interruption struct {
 	rueidis.Client
 	sha, text string

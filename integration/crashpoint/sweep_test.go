@@ -16,23 +16,24 @@ const sweepWidth = 32
 type operation struct {
 	name   string
 	modes  []mode
-	serial bool   // requests come in a fixed order, so a point is the n-th of all
-	first  point  // see fuse
+	serial bool   // requests come in a fixed order, so a point is the n-th of all requests
+	first  point  // a request whose reply is always lost, before the counting begins; see fuse
 	only   string // the only kind of request to interrupt; "" = all
-	width  int    // default sweepWidth
+	width  int    // number of concurrent runs; 0 = sweepWidth
 	run    func(t *testing.T, f *fuse)
 }
 
 // sweep runs the operation once undisturbed, and then once for each of its points, in each mode. If goroutines send
-// requests in no fixed order, each kind of request is counted separately. A kind is finished when a run does not
-// reach its next point. The points of the undisturbed run are tried concurrently, further ones one after another.
+// requests in no fixed order, each kind of request is counted separately. The points of the undisturbed run are tried
+// concurrently. A disturbed run may send more requests than the undisturbed one, so the points beyond are tried one by
+// one, until a run ends before it reaches its point. The test fails if no run reached a point of some kind.
 func (o operation) sweep(t *testing.T) {
 	clean := newFuse("", point{}, o.first)
 	t.Run(o.name+"/undisturbed", func(t *testing.T) { o.run(t, clean) })
 	if t.Failed() {
 		return
 	}
-	kinds := slices.Sorted(maps.Keys(clean.kinds()))
+	kinds := slices.Sorted(maps.Keys(clean.kinds())) // each kind, and "" for all requests together
 	if o.serial {
 		kinds = []string{""}
 	} else if o.only != "" {
@@ -46,7 +47,7 @@ func (o operation) sweep(t *testing.T) {
 	slots := make(chan struct{}, o.width)
 	var runs sync.WaitGroup
 	var mu sync.Mutex
-	points := map[mode]map[string]int{}
+	points := map[mode]map[string]int{} // number of reached points, by mode and kind
 	try := func(m mode, kind string, n int) (reached bool) {
 		f := newFuse(m, point{kind, n}, o.first)
 		slots <- struct{}{}
@@ -74,7 +75,7 @@ func (o operation) sweep(t *testing.T) {
 		}
 	}
 	runs.Wait()
-	for _, m := range o.modes { // on a busy machine, a point may have been missed
+	for _, m := range o.modes { // on a busy machine, all runs of a kind may have missed their point: try again
 		for _, kind := range kinds {
 			for again := 0; again < 3 && points[m][kind] == 0 && !t.Failed(); again++ {
 				try(m, kind, 1)

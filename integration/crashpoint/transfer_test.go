@@ -12,15 +12,16 @@ import (
 
 // transfers are the scripts that export a queue to a file, and import it.
 func transfers() []scenario {
+	// behind prepares three messages of one due time, and exports those behind a member: want.
 	behind := func(member string, want ...string) func(s *scene) func(rueidis.Client) error {
 		return func(s *scene) func(rueidis.Client) error {
 			s.group("a")
 			for _, id := range []string{"m1", "m2", "m3"} {
-				s.send(item(id, "4102444800000"))
+				s.send(item(id, year2100))
 				s.owe("a", id, delivered, delivered)
 			}
 			return func(c rueidis.Client) error {
-				page, err := lua.Export(s.ctx, c, s.k, lua.Exported{Member: member, Score: "4102444800000"}, 10, 1<<20)
+				page, err := lua.Export(s.ctx, c, s.k, lua.Exported{Member: member, Score: year2100}, 10, 1<<20)
 				if err != nil {
 					return err
 				}

@@ -27,8 +27,9 @@ func (s *scene) passTurns() (moved int) {
 	return done.Moved + done.Freed
 }
 
-// busy delivers messages with keys to the groups, while others with these keys wait. It returns what group a holds.
-func (s *scene) busy(pairs ...string) map[string]lua.Held {
+// holdKeys delivers messages with keys to the groups, and lets another message with each key wait behind. pairs has the
+// ID and the key of each message. It returns what group a holds, by message ID.
+func (s *scene) holdKeys(pairs ...string) map[string]lua.Held {
 	s.Helper()
 	for i := 0; i < len(pairs); i += 2 {
 		s.send(keyed(pairs[i], pairs[i+1], "+0"))
@@ -51,10 +52,12 @@ func (s *scene) busy(pairs ...string) map[string]lua.Held {
 	return held
 }
 
+// retryMember returns the schedule member of the retry of an entry for group a.
 func retryMember(id string, held lua.Held) string {
 	return id + lua.Separator + "a" + lua.Separator + held.Entry
 }
 
+// fails lets group a fail an entry that it holds, with a retry after a delay.
 func (s *scene) fails(held lua.Held, delay time.Duration) {
 	s.Helper()
 	_, err := lua.Retry(s.ctx, s.c, s.k, "a", attempts, []lua.Failure{{Held: held, Action: lua.ActionRetry, Delay: delay}})
@@ -67,7 +70,7 @@ func turns() []scenario {
 		{script: "drain", single: true, state: "with keys: free, busy, retried, expired, and in line",
 			prepare: func(s *scene) func(rueidis.Client) error {
 				s.group("a")
-				held := s.busy("own", "r", "dying", "d", "left", "x")
+				held := s.holdKeys("own", "r", "dying", "d", "left", "x")
 				won, err := lua.Ack(s.ctx, s.c, s.k, "a", []lua.Held{{Entry: held["left"].Entry}})
 				s.must(err)
 				if !won[0] {
@@ -98,7 +101,7 @@ func turns() []scenario {
 		{script: "enqueue", state: "retries of an export, which hold their keys here, too",
 			prepare: func(s *scene) func(rueidis.Client) error {
 				s.group("a")
-				s.busy("held", "h")
+				s.holdKeys("held", "h")
 				s.owe("a", "held", delivered, delivered)
 				var items []lua.Item
 				// The order is the same in every run, because the n-th command is refused. Another message holds the key
@@ -116,7 +119,7 @@ func turns() []scenario {
 			}},
 		{script: "ack", state: "with keys, the last group and one of two", prepare: func(s *scene) func(rueidis.Client) error {
 			s.group("a", "b")
-			held := s.busy("last", "k", "half", "h")
+			held := s.holdKeys("last", "k", "half", "h")
 			s.do("XACK", s.k.Stream, "b", held["last"].Entry)
 			for _, id := range []string{"behind last", "behind half", "half"} {
 				s.owe("b", id, delivered, delivered)
@@ -134,7 +137,7 @@ func turns() []scenario {
 			named.Meta = lua.EncodeMeta(map[string]string{"of": "named"}, 0, time.Time{},
 				lua.FieldValue{Field: "overlap", Value: "skip"})
 			s.send(named)
-			held := s.busy("again", "k", "given up", "d")
+			held := s.holdKeys("again", "k", "given up", "d")
 			s.owe("a", "named", delivered, delivered)
 			s.owe("a", "again", delivered, delivered)
 			s.owe("a", "given up", delivered|dead, delivered|dead) // reclaimed if its dead letter was refused
@@ -148,17 +151,13 @@ func turns() []scenario {
 		}},
 		{script: "reclaim", state: "with a key", prepare: func(s *scene) func(rueidis.Client) error {
 			s.group("a")
-			s.busy("abandoned", "k")
+			s.holdKeys("abandoned", "k")
 			s.owed[address{"a", "abandoned"}] = debt{unless: delivered, once: delivered, most: 3} // the second try counts, too
-			return func(c rueidis.Client) error {
-				_, err := lua.Reclaim(s.ctx, c, s.k, lua.ReclaimArgs{Group: "a", Attempts: attempts, Limit: 100,
-					MaxBytes: 1 << 20})
-				return err
-			}
+			return s.reclaims(attempts, 0)
 		}},
 		{script: "cancel_retries", state: "of a message with a key", prepare: func(s *scene) func(rueidis.Client) error {
 			s.group("a")
-			s.fails(s.busy("failed", "k")["failed"], time.Hour)
+			s.fails(s.holdKeys("failed", "k")["failed"], time.Hour)
 			s.owe("a", "failed", delivered|gone, gone)
 			return func(c rueidis.Client) error {
 				_, _, err := lua.CancelRetries(s.ctx, c, s.k, lua.Walk{Limit: 100}, []string{"failed"})
@@ -168,7 +167,7 @@ func turns() []scenario {
 		{script: "cancel_entries", state: "of messages with a key: held, and not read yet",
 			prepare: func(s *scene) func(rueidis.Client) error {
 				s.group("a")
-				s.busy("held", "h")
+				s.holdKeys("held", "h")
 				s.send(keyed("ready", "r", "+0"))
 				s.drain()
 				s.owe("a", "held", delivered|gone, gone)
@@ -181,7 +180,7 @@ func turns() []scenario {
 			}},
 		{script: "extend", state: "what was cancelled", prepare: func(s *scene) func(rueidis.Client) error {
 			s.group("a")
-			held := s.busy("held", "h")["held"]
+			held := s.holdKeys("held", "h")["held"]
 			_, _, err := lua.CancelEntries(s.ctx, s.c, s.k, lua.EntryWalk{Limit: 100}, []string{"held"}, lua.Durability{})
 			s.must(err)
 			s.owe("a", "held", delivered|gone, gone)
@@ -196,7 +195,7 @@ func turns() []scenario {
 		{script: "cancel", state: "with keys: a retry that holds one, and one that waits",
 			prepare: func(s *scene) func(rueidis.Client) error {
 				s.group("a")
-				held := s.busy("failed", "k", "held", "h")
+				held := s.holdKeys("failed", "k", "held", "h")
 				s.fails(held["failed"], time.Hour)
 				s.owe("a", "failed", delivered|gone, gone)
 				s.owe("a", "held", delivered, delivered)
@@ -213,7 +212,7 @@ func turns() []scenario {
 			}},
 		{script: "pass_turns", state: "done with, deleted, and not in line", prepare: func(s *scene) func(rueidis.Client) error {
 			s.group("a")
-			held := s.busy("done", "d", "retried", "r", "held", "h", "in line", "l")
+			held := s.holdKeys("done", "d", "retried", "r", "held", "h", "in line", "l")
 			s.do("XACK", s.k.Stream, "a", held["done"].Entry, held["in line"].Entry)
 			s.do("XDEL", s.k.Stream, held["in line"].Entry)
 			s.fails(held["retried"], time.Hour)
@@ -229,7 +228,7 @@ func turns() []scenario {
 		{script: "pass_turns", state: "places that nobody is in, behind a message that is held",
 			prepare: func(s *scene) func(rueidis.Client) error {
 				s.group("a")
-				s.busy("held", "h")
+				s.holdKeys("held", "h")
 				s.send(keyed("deleted", "h", hour), keyed("moved", "h", hour))
 				s.do("ZADD", s.k.Due, "XX", "1001", "deleted", "1002", "moved")
 				s.drain()
@@ -244,7 +243,8 @@ func turns() []scenario {
 					return err
 				}
 			}, after: func(s *scene) {
-				if n := s.number("ZCARD", s.k.Turns); n != 2 { // the holder of the key, and the waiting message
+				const left = 2 // the holder of the key, and the waiting message
+				if n := s.number("ZCARD", s.k.Turns); n != left {
 					s.Errorf("%d members of turns", n)
 				}
 			}},

@@ -34,15 +34,15 @@ func TestWorkerInterrupted(t *testing.T) {
 // wrong attempt.
 func (r *rig) work(t *testing.T, f *fuse, visibility time.Duration, extends int) {
 	l := r.load(t)
-	patient := time.Minute
+	longVisibility := time.Minute // of group b, whose worker is not interrupted
 	if f.mode == dies {
 		visibility = 500 * time.Millisecond
 	}
-	few, most := 10*time.Millisecond, 20*time.Millisecond
+	retryMin, retryMax := 10*time.Millisecond, 20*time.Millisecond
 	l.must(operator(l.redis, l.prefix).WritePolicy(l.ctx(), l.queue, "a",
-		admin.PolicyUpdate{VisibilityTimeout: &visibility, RetryMin: &few, RetryMax: &most}))
+		admin.PolicyUpdate{VisibilityTimeout: &visibility, RetryMin: &retryMin, RetryMax: &retryMax}))
 	l.must(operator(l.redis, l.prefix).WritePolicy(l.ctx(), l.queue, "b",
-		admin.PolicyUpdate{VisibilityTimeout: &patient, RetryMin: &few, RetryMax: &most}))
+		admin.PolicyUpdate{VisibilityTimeout: &longVisibility, RetryMin: &retryMin, RetryMax: &retryMax}))
 	l.groups("a", "b")
 
 	limited, expired := message("limited", 0), message("expired", 20*time.Millisecond)
@@ -81,7 +81,7 @@ func (r *rig) work(t *testing.T, f *fuse, visibility time.Duration, extends int)
 		case <-w.done:
 		}
 	}()
-	// Until all its work is done, or the process has ended.
+	// Wait until all work of the worker is done, or its process has ended.
 	l.until(func() (bool, string) {
 		if w.over() {
 			return true, ""
@@ -112,7 +112,7 @@ func (r *rig) work(t *testing.T, f *fuse, visibility time.Duration, extends int)
 	if l.count("b", "limited") != 1 || f.mode != dies && l.count("a", "limited") != 1 && !lingers {
 		t.Error("a message that may fail once was not handled once")
 	}
-	burnt := 0
+	burnt := 0 // attempts that the fault may use up
 	if f.mode == dies {
 		burnt = 1
 	}
@@ -122,7 +122,7 @@ func (r *rig) work(t *testing.T, f *fuse, visibility time.Duration, extends int)
 	}
 }
 
-// sendToDie schedules a message that ends as a dead letter.
+// sendToDie schedules a message that ends as a dead letter. The ledger does not expect its delivery.
 func (l *load) sendToDie(m bridge.NewMessage) {
 	c, err := bridge.NewClient(bridge.ClientConfig{Redis: l.redis, Prefix: l.prefix})
 	l.must(err)

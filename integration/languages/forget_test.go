@@ -11,15 +11,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/rueidis"
-
+	"github.com/duestream/duestream/integration/queuetest"
 	"github.com/duestream/duestream/integration/redistest"
 	"github.com/duestream/duestream/lua"
 )
 
-// A producer keeps a partition count that the registry lost, and forgets one of a deleted queue: also when another
-// client has made the queue anew, and when the producer does that itself.
-// The bug: a producer used the partitions of the deleted queue for as long as it ran. Nobody reads them.
+// A producer in another language keeps its partition count if the registry loses it, and forgets it if the queue is
+// deleted: when another client has registered the queue again, and when the producer does that itself. Regression: a
+// producer used the partitions of the deleted queue for as long as it ran, and nobody reads them.
 func TestProducersForgetThePartitionsOfADeletedQueue(t *testing.T) {
 	t.Parallel()
 	ReadAll(t, examples)
@@ -37,23 +36,17 @@ func TestProducersForgetThePartitionsOfADeletedQueue(t *testing.T) {
 	}
 }
 
+// forgets tests the producer of one language. If another is true, another client registers the deleted queue again.
 func forgets(t *testing.T, l Language, server *redistest.Server, queue string, another bool) {
 	t.Helper()
 	globals, client, had := lua.NewGlobals(lua.DefaultPrefix), server.Client(t), lua.Counts{1, 4}
 	if _, err := lua.RegisterCounts(t.Context(), client, globals, map[string]lua.Counts{queue: had}); err != nil {
 		t.Fatal(err)
 	}
-	ask := func(command ...string) string { // an empty string for nil
-		t.Helper()
-		answer, err := client.Do(t.Context(), client.B().Arbitrary(command...).Build()).ToString()
-		if err != nil && !rueidis.IsRedisNil(err) {
-			t.Fatal(err)
-		}
-		return answer
-	}
-	registered := func() string { return ask("HGET", globals.Queues, queue) }
+	registered := func() string { return queuetest.Text(t, client, "HGET", globals.Queues, queue) }
 	schedule, n := startProducer(t, l, server, queue), 0
-	// send schedules a message that belongs to a partition beyond 0 of 4, and returns the partition where it is.
+	// send schedules a message whose ID belongs to partition 1, 2 or 3 of 4. It returns the partition where the message
+	// is, and the one to which its ID belongs.
 	send := func() (is, of4 int) {
 		t.Helper()
 		id := ""
@@ -64,27 +57,28 @@ func forgets(t *testing.T, l Language, server *redistest.Server, queue string, a
 		}
 		schedule(id)
 		for i := range had.Latest() {
-			if ask("ZSCORE", lua.NewKeys(lua.DefaultPrefix, lua.PartitionName(queue, i)).Due, id) != "" {
+			due := lua.NewKeys(lua.DefaultPrefix, lua.PartitionName(queue, i)).Due
+			if queuetest.Text(t, client, "ZSCORE", due, id) != "" {
 				return i, of4
 			}
 		}
 		t.Fatalf("%s is scheduled nowhere", id)
 		return 0, 0
 	}
-	inPlace := func() {
+	wantInPlace := func() { // the producer still uses four partitions
 		t.Helper()
 		if is, of4 := send(); is != of4 {
 			t.Fatalf("a message of partition %d is in %d; the registry has %q", of4, is, registered())
 		}
 	}
-	inPlace()
+	wantInPlace()
 
 	server.Do(t, "HDEL", globals.Queues, queue) // the registry lost it
 	redistest.Eventually(t, time.Minute, func() (bool, string) {
-		inPlace()
+		wantInPlace()
 		return registered() != "", "the queue is not registered again"
 	})
-	inPlace()
+	wantInPlace()
 
 	if err := lua.Unregister(t.Context(), client, globals, queue, had); err != nil {
 		t.Fatal(err)
@@ -102,10 +96,9 @@ func forgets(t *testing.T, l Language, server *redistest.Server, queue string, a
 			t.Errorf("a message is in partition %d", is)
 		}
 	}
-	if got, deleted := registered(), ask("HGET", globals.Queues, lua.DeletedCounts(queue)); got != "1" ||
-		deleted != "4" {
-		t.Errorf("the registry has %q, and deleted %q", got, deleted)
-	}
+	redistest.Want(t, "the registry", registered(), "1")
+	deleted := queuetest.Text(t, client, "HGET", globals.Queues, lua.DeletedCounts(queue))
+	redistest.Want(t, "the counts that were deleted", deleted, "4")
 }
 
 // startProducer starts the producer of a language, and returns a function by which it schedules a message for the next

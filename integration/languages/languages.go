@@ -26,8 +26,8 @@ func (l Language) Command(mode string) []string {
 	return append(l.program[:len(l.program):len(l.program)], mode)
 }
 
-// All returns the languages whose examples, in this directory, need only an interpreter and a client library. A
-// missing one fails the test.
+// All returns the languages whose examples, in the directory examples, need only an interpreter and a client library.
+// It installs what is missing, or fails the test.
 func All(t testing.TB, examples string) []Language {
 	t.Helper()
 	at := func(file string) string { return filepath.Join(examples, filepath.FromSlash(file)) }
@@ -40,7 +40,7 @@ func All(t testing.TB, examples string) []Language {
 	}
 }
 
-// Ruby returns a ruby that can load redis. If there is none it is installed, or the test fails.
+// Ruby returns a ruby that can load redis. If there is none, it installs one, or fails the test.
 func Ruby(t testing.TB) string {
 	t.Helper()
 	redistest.Install(t, "ruby that can load redis", func() bool {
@@ -50,7 +50,8 @@ func Ruby(t testing.TB) string {
 	return "ruby"
 }
 
-// PHP returns a php with phpredis. If there is none it is installed, or the test fails.
+// PHP returns a php with the extensions redis (phpredis) and pcntl. If there is none, it installs one, or fails the
+// test.
 func PHP(t testing.TB) string {
 	t.Helper()
 	redistest.Install(t, "php with the extensions redis and pcntl", func() bool {
@@ -84,8 +85,8 @@ func Build(t testing.TB) string {
 	return path
 }
 
-// ReadAll reads all examples, so that go test runs again after a change. It does not notice files that child
-// processes read.
+// ReadAll reads all files of the examples, so that go test does not use a cached result after a change. It notices
+// changes only in files that the test process itself has read, and not in those that child processes read.
 func ReadAll(t testing.TB, examples string) {
 	t.Helper()
 	err := filepath.WalkDir(examples, func(path string, entry fs.DirEntry, err error) error {

@@ -14,9 +14,9 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// The functions library of a release that does not support keys of messages refuses the key turns. A message that fails
-// there is scheduled again or becomes a dead letter, and the worker goes on with the next message. Regression: the
-// worker repeated the refused call for ever.
+// The examples work with the functions library of a release that does not support ordering keys, and refuses calls with
+// the Redis key turns. A message whose handler fails is scheduled again or becomes a dead letter, and the worker goes
+// on with the next message. Regression: the worker repeated the refused call for ever.
 func TestExamplesWorkWithAnOlderLibrary(t *testing.T) {
 	t.Parallel()
 	ReadAll(t, examples)
@@ -68,5 +68,6 @@ func TestExamplesWorkWithAnOlderLibrary(t *testing.T) {
 	}
 }
 
-// pendingAndLast returns the number of pending entries of a stream's only group, and the last entry that it was given.
+// pendingAndLast is a script that returns the number of pending entries of a stream's only group, and the ID of the
+// last entry that was delivered to the group.
 const pendingAndLast = `local group = redis.call('XINFO', 'GROUPS', KEYS[1])[1]; return group[6] .. ' ' .. group[8]`

@@ -19,9 +19,9 @@ import (
 
 const phpExamples = examples + "/php"
 
-// The bug: a command that phpredis could not send returns false, and sets no error. The process that extends took
-// that for a reply, and ended.
-func TestPHPTellsNoReplyFromAnAnswer(t *testing.T) {
+// The PHP example throws an exception if phpredis could not send a command: phpredis then returns false and sets no
+// error. Regression: the child process that extends the worker's entries took false for a reply, and ended.
+func TestPHPDoesNotTakeAFailedCommandForAReply(t *testing.T) {
 	t.Parallel()
 	const mute = `
 		namespace Duestream;
@@ -52,7 +52,7 @@ func TestPHPTellsNoReplyFromAnAnswer(t *testing.T) {
 	}
 }
 
-// Every reply is checked before it is used.
+// The PHP example passes every reply of phpredis to checked() before it uses the reply.
 func TestPHPChecksEveryReply(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob(phpExamples + "/*.php")
@@ -79,14 +79,14 @@ func TestPHPChecksEveryReply(t *testing.T) {
 			}
 		}
 	}
-	if calls < 15 {
+	if calls < 15 { // fewer than the example has: the pattern does not match any more
 		t.Errorf("only %d calls were found", calls)
 	}
 }
 
-// The child process that extends for a PHP worker is killed. It is started again, and extends the worker's entries.
-// The bug: the worker ended.
-func TestPHPWorkerOutlivesWhatExtends(t *testing.T) {
+// The child process that extends the entries of a PHP worker is killed. The worker starts another one, which extends
+// the entries. Regression: the worker ended.
+func TestPHPWorkerOutlivesItsExtendingProcess(t *testing.T) {
 	t.Parallel()
 	server := redistest.Own(t)
 	client := server.Client(t)
@@ -153,6 +153,7 @@ func TestPHPWorkerOutlivesWhatExtends(t *testing.T) {
 		}
 		row, _ := rows[0].ToArray()
 		idle, _ := row[2].AsInt64()
+		// Only an extend can have made the entry's idle time begin at least 2 s after the message was added.
 		return time.Since(begun) > time.Duration(idle)*time.Millisecond+2*time.Second, "held is not extended"
 	})
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// brokenOnce is a redis-cli whose connection breaks at the first command of a worker: it connects again, repeats the
-// command, and prints the lines that redis-cli prints before the reply.
+// brokenOnce is a script that stands in for redis-cli. At the first command of the worker, it behaves as redis-cli does
+// when its connection breaks: it repeats the command, and prints an empty line and "I/O error" before the reply.
 const brokenOnce = `#!/bin/bash
 case " $* " in *' -e '*) exec redis-cli "$@" ;; esac # a single command
 if [ -e "$0.broke" ]; then exec redis-cli "$@"; fi
@@ -23,13 +23,13 @@ printf '\nI/O error\n%s\n' "$reply"
 exec redis-cli "$@"
 `
 
-// The bug: a connection broke while the worker waited for messages:
+// The worker in shell handles the message of a read that redis-cli has repeated after its connection broke. Regression:
 //
-// 1. redis-cli printed an empty line and "I/O error", connected again, and repeated the read;
-// 2. the worker took the empty line for the reply, and ended redis-cli;
-// 3. the server had just delivered a message to the second read.
-//
-// That message came to nobody until its visibility timeout was over.
+//  1. The connection broke while the worker waited for messages. redis-cli printed an empty line and "I/O error",
+//     connected again, and repeated the read.
+//  2. The worker took the empty line for the reply, and ended redis-cli.
+//  3. The server had just delivered a message to the second read. Nobody handled it until its visibility timeout was
+//     over.
 func TestShellWorkerWaitsForTheReplyThatFollowsABrokenConnection(t *testing.T) {
 	t.Parallel()
 	ReadAll(t, examples)
@@ -54,7 +54,9 @@ func TestShellWorkerWaitsForTheReplyThatFollowsABrokenConnection(t *testing.T) {
 		_ = worker.Wait()
 	})
 	c := s.Client(t)
-	redistest.Eventually(t, 20*time.Second, func() (bool, string) { // no bridge runs; the visibility timeout is 30 s
+	// No bridge runs, and the visibility timeout is 30 s. So within 20 s, only the repeated read can bring the
+	// message to the worker.
+	redistest.Eventually(t, 20*time.Second, func() (bool, string) {
 		pending, err := c.Do(t.Context(), c.B().Xpending().Key(keys.Stream).Group("g").Build()).ToArray()
 		if err != nil {
 			t.Fatal(err)

@@ -17,38 +17,47 @@ const module = "github.com/duestream/duestream"
 
 // below says which of our packages each package may import. Any other import points upwards, or sideways where it
 // must not. Code for messages before they are ready (scheduler) and after (stream) meets only in bridge. Code for
-// operators only (inspect, deadletter, transfer) is not in a program that schedules or works.
+// operators only (sizes, lookup, deadletter, transfer) is not in a program that schedules or works.
 var below = map[string]string{
 	"lua":                  "",
 	"internal/loop":        "lua",
 	"internal/observe":     "lua",
 	"internal/view":        "lua internal/loop",
+	"internal/policy":      "lua internal/loop internal/view",
 	"internal/tail":        "lua internal/loop",
+	"internal/written":     "lua internal/policy",
 	"scheduler":            "lua internal/loop internal/observe internal/tail internal/view scheduler/planner",
 	"scheduler/recurrence": "lua",
 	"scheduler/planner":    "lua internal/loop scheduler/recurrence",
 	"scheduler/bulk":       "lua internal/loop internal/observe internal/view",
 	"scheduler/producer":   "lua internal/loop internal/observe internal/view",
-	"stream":               "lua internal/loop internal/observe internal/view",
-	"stream/keeper":        "lua internal/loop internal/observe internal/view stream",
-	"stream/pull":          "lua internal/loop internal/tail internal/view stream",
-	"stream/inspect":       "lua internal/loop internal/view stream stream/deadletter",
+	"stream":               "lua internal/loop internal/observe internal/policy internal/view",
+	"stream/keeper":        "lua internal/loop internal/observe internal/policy internal/view",
+	"stream/pull":          "lua internal/loop internal/policy internal/tail internal/view stream",
+	"stream/sizes":         "lua internal/loop internal/policy internal/view stream",
+	"stream/lookup":        "lua internal/loop internal/policy internal/view stream stream/deadletter",
 	"stream/deadletter":    "lua internal/loop internal/observe internal/view stream",
-	"stream/transfer":      "lua internal/loop internal/view scheduler/planner scheduler/recurrence stream stream/deadletter stream/inspect",
+	"stream/search":        "lua internal/loop internal/view stream/deadletter stream/lookup",
+	"stream/transfer":      "lua internal/loop internal/view stream stream/deadletter",
 	"bridge":               bridgeParts,
-	"bridge/metrics":       "lua internal/loop internal/observe internal/view stream/inspect",
+	"bridge/metrics":       "lua internal/loop internal/observe internal/view stream/sizes",
 	"bridge/tracing":       "bridge lua",
 	"bridge/push":          "bridge lua internal/loop internal/view scheduler stream",
 	"bridge/access":        "lua internal/loop",
 	"bridge/admin":         allBelowAdmin + " bridge/access bridge/admin/doctor bridge/push",
 	"bridge/admin/doctor":  allBelowAdmin,
 	// Packages that a gateway adds.
-	"bridge/gateway": "bridge bridge/access bridge/admin bridge/gateway/lmstfy internal/loop internal/ndjson" +
-		" lua stream stream/pull",
-	"bridge/gateway/lmstfy": "bridge bridge/access bridge/admin internal/loop internal/view" +
-		" lua stream stream/pull",
-	"bridge/gateway/lmstfy/migrate": "bridge/admin bridge/gateway/lmstfy lua",
-	"internal/ndjson":               "",
+	"bridge/dashboard": "bridge bridge/access bridge/admin bridge/admin/doctor internal/policy internal/written lua",
+	"bridge/gateway": "bridge bridge/access bridge/admin internal/loop internal/message" +
+		" internal/ndjson internal/policy lua stream stream/pull",
+	"bridge/lmstfy": "bridge bridge/access bridge/admin bridge/gateway internal/loop internal/ndjson" +
+		" internal/policy internal/view lua stream stream/pull",
+	"bridge/lmstfy/migrate": "bridge/admin bridge/lmstfy lua",
+	"internal/message":      "lua internal/ndjson scheduler/producer",
+	"internal/ndjson":       "lua",
+	"internal/resp":         "",
+	// Tests alone.
+	"bridge/dashboard/browser": "",
 	// What `go generate ./lua` runs. No program of a user contains it.
 	"internal/assemble": "", "internal/assemble/generate": "internal/assemble",
 	// Programs of users.
@@ -56,9 +65,10 @@ var below = map[string]string{
 }
 
 const (
-	bridgeParts = "lua internal/loop internal/observe internal/tail internal/view scheduler scheduler/planner " +
-		"scheduler/producer scheduler/recurrence stream stream/keeper"
-	allBelowAdmin = "bridge " + bridgeParts + " scheduler/bulk stream/inspect stream/deadletter stream/transfer"
+	bridgeParts = "lua internal/loop internal/observe internal/policy internal/tail internal/view " +
+		"scheduler scheduler/planner scheduler/producer scheduler/recurrence stream stream/keeper"
+	allBelowAdmin = "bridge " + bridgeParts +
+		" scheduler/bulk stream/sizes stream/lookup stream/search stream/deadletter stream/transfer"
 )
 
 // testsOfCommands runs commands in tests: tests alone import it.
@@ -135,7 +145,7 @@ func TestPackagesImportOnlyWhatIsBelowThem(t *testing.T) {
 	}
 }
 
-// The table itself has no cycle.
+// The table itself has no cycle, and keeps apart the packages that must never meet.
 func TestTheTableOfPackagesHasNoCycle(t *testing.T) {
 	t.Parallel()
 	done := map[string]int{} // 1: in progress, 2: done
@@ -155,14 +165,20 @@ func TestTheTableOfPackagesHasNoCycle(t *testing.T) {
 	for name := range below {
 		follow(name, nil)
 	}
-	for _, pair := range [][2]string{
-		{"scheduler", "stream"}, {"stream", "scheduler"},
-		{"bridge", "stream/inspect"}, {"bridge", "stream/deadletter"}, {"bridge", "stream/transfer"},
-	} {
-		for _, name := range strings.Fields(below[pair[0]]) {
-			if name == pair[1] || strings.HasPrefix(name, pair[1]+"/") && pair[0] != "bridge" {
-				t.Errorf("the table lets %s import %s", pair[0], name)
+	// Packages below scheduler and below stream never import each other.
+	other := map[string]string{"scheduler": "stream", "stream": "scheduler"}
+	for name, allowed := range below {
+		side, _, _ := strings.Cut(name, "/")
+		for _, next := range strings.Fields(allowed) {
+			if nextSide, _, _ := strings.Cut(next, "/"); other[side] == nextSide {
+				t.Errorf("the table lets %s import %s", name, next)
 			}
+		}
+	}
+	// bridge imports no package for operators.
+	for _, name := range []string{"stream/sizes", "stream/lookup", "stream/deadletter", "stream/transfer"} {
+		if slices.Contains(strings.Fields(below["bridge"]), name) {
+			t.Errorf("the table lets bridge import %s", name)
 		}
 	}
 }
@@ -185,12 +201,13 @@ func TestBridgeBringsNothingThatAProducerDoesNotNeed(t *testing.T) {
 	}
 }
 
-// mostFetched bounds how many modules `go mod tidy` fetches for a program that imports only bridge. They include
-// modules that the tests of the imported packages need. The Docker client with 25 modules, and the in-process server,
-// that our tests also need are in a process of their own: integration/redistest/helper.
+// mostFetched bounds how many modules `go mod tidy` fetches for a program that imports only bridge. Tidy also fetches
+// the modules that the tests of bridge's packages need. The Docker client with its 25 modules and the in-process server
+// are not among them: the tests run both in a separate program, integration/redistest/helper.
 const mostFetched = 12
 
-// program is a program of another module. It implements bridge.Observer, whose types it can name only as bridge does.
+// program is a program of another module. It implements bridge.Observer. It cannot import internal/observe, so it names
+// the types by the aliases of package bridge.
 const program = `package main
 
 import (

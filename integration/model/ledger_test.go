@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/duestream/duestream/lua"
@@ -12,10 +13,10 @@ import (
 // ledger follows accepted messages through the stored data, by the serial number at the begin of the payload. It does
 // not use the model: if model and scripts were wrong in the same way, a message would still be missing here.
 type ledger struct {
-	waiting map[string]bool            // accepted and not ready yet
-	owed    map[string]map[string]bool // group → serials that it must get and is not done with
-	serials map[string]string          // entry ID → serial, including deleted entries
-	whole   func() string              // in a partition: audits the whole queue
+	waiting    map[string]bool            // accepted and not ready yet
+	owed       map[string]map[string]bool // group → serials that it must get and is not done with
+	serials    map[string]string          // entry ID → serial of its message, including deleted entries
+	auditQueue func() string              // set if the queue has partitions: audits all of them together
 }
 
 func newLedger() *ledger {
@@ -28,10 +29,10 @@ func serialOf(payload string) string {
 	return serial
 }
 
-// audit updates the debts, and describes messages that are nowhere.
+// audit updates what groups are owed, and describes a message that was accepted and is nowhere, or returns "".
 func (l *ledger) audit(q *Queue) string {
-	if l.whole != nil {
-		return l.whole()
+	if l.auditQueue != nil {
+		return l.auditQueue()
 	}
 	return auditAll([]*ledger{l}, []*Queue{q})
 }
@@ -75,7 +76,7 @@ func (l *ledger) enter(q *Queue) {
 		delete(l.waiting, serial)
 		l.serials[e.ID] = serial
 		for name, g := range q.Groups {
-			if meant(e.Fields[lua.FieldFor], name) && g.needs(e.ID) && !g.Pending[e.ID].cancelled() {
+			if isFor(e.Fields[lua.FieldFor], name) && g.needs(e.ID) && !g.Pending[e.ID].cancelled() {
 				if l.owed[name] == nil {
 					l.owed[name] = map[string]bool{}
 				}
@@ -90,7 +91,7 @@ func (l *ledger) enter(q *Queue) {
 
 func (l *ledger) scheduled(q *Queue, serial, group string) bool {
 	for member, m := range q.Scheduled {
-		if to := lua.ParseMember(member).Group; meant(to, group) && serialOf(m.Payload) == serial {
+		if to := lua.ParseMember(member).Group; isFor(to, group) && serialOf(m.Payload) == serial {
 			return true
 		}
 	}
@@ -105,13 +106,13 @@ func (l *ledger) ready(q *Queue, serial, group string) bool {
 		}
 	}
 	return slices.ContainsFunc(q.Stream, func(e Entry) bool {
-		return l.serials[e.ID] == serial && meant(e.Fields[lua.FieldFor], group) && g.needs(e.ID)
+		return l.serials[e.ID] == serial && isFor(e.Fields[lua.FieldFor], group) && g.needs(e.ID)
 	})
 }
 
 func (l *ledger) dead(q *Queue, serial, group string) bool {
 	return slices.ContainsFunc(q.Dead, func(letter Entry) bool {
-		return l.serialIn(letter) == serial && meant(letter.Fields[lua.FieldGroup], group)
+		return l.serialIn(letter) == serial && isFor(letter.Fields[lua.FieldGroup], group)
 	})
 }
 
@@ -128,9 +129,17 @@ func (l *ledger) accept(payload []byte) { l.waiting[serialOf(string(payload))] =
 // withdraw records that a scheduled message was cancelled or replaced.
 func (l *ledger) withdraw(m Message) { delete(l.waiting, serialOf(m.Payload)) }
 
+// withdrawRetry records that a retry, or a redriven letter on its way to a group, was cancelled.
+func (l *ledger) withdrawRetry(m Message, group string) {
+	if group != "" {
+		delete(l.owed[group], serialOf(m.Payload))
+	}
+	l.withdraw(m)
+}
+
 // done records that the group acknowledged the entry, or that it was taken away from the group.
 func (l *ledger) done(group string, e *Entry, id string) {
-	if e == nil || meant(e.Fields[lua.FieldFor], group) {
+	if e == nil || isFor(e.Fields[lua.FieldFor], group) {
 		delete(l.owed[group], l.serials[id])
 	}
 }
@@ -163,8 +172,119 @@ func (l *ledger) moved(letter Entry) {
 // purge records that a dead letter was deleted.
 func (l *ledger) purge(letter Entry) {
 	for group := range l.owed {
-		if meant(letter.Fields[lua.FieldGroup], group) {
+		if isFor(letter.Fields[lua.FieldGroup], group) {
 			delete(l.owed[group], l.serialIn(letter))
+		}
+	}
+}
+
+func (r *sequence) audit() {
+	if lost := r.book.audit(r.seen.Queue); lost != "" {
+		r.refuse("lost: %s", lost)
+	}
+	r.oneAtATime()
+}
+
+// oneAtATime checks that at most one message of each key is in flight: in an entry that some group is not done with,
+// or in a retry that keeps the key. Like the ledger, it does not look at the notes about keys.
+func (r *sequence) oneAtATime() {
+	if r.lostTurn {
+		return
+	}
+	flying := map[string]map[string]bool{}
+	add := func(key, serial string) {
+		if key == "" || serial == "" {
+			return
+		}
+		if flying[key] == nil {
+			flying[key] = map[string]bool{}
+		}
+		flying[key][serial] = true
+	}
+	q := r.seen.Queue
+	for _, e := range q.Stream {
+		serial := serialOf(e.Fields[lua.FieldPayload])
+		r.keyOf[e.ID] = e.key()
+		for name, g := range q.Groups {
+			if g.needs(e.ID) && isFor(e.Fields[lua.FieldFor], name) {
+				add(e.key(), serial)
+			}
+		}
+		if len(q.Groups) == 0 {
+			add(e.key(), serial)
+		}
+	}
+	for _, g := range q.Groups { // also entries whose body is lost
+		for entry := range g.Pending {
+			add(r.keyOf[entry], r.book.serials[entry])
+		}
+	}
+	for member, m := range q.Scheduled {
+		if lua.ParseMember(member).Kind == lua.MemberRetry && !r.q.Skip {
+			add(m.key(), serialOf(m.Payload))
+		}
+	}
+	for key, serials := range flying {
+		if len(serials) > 1 {
+			r.refuse("in flight at once with the key %q: %v", key, slices.Sorted(maps.Keys(serials)))
+		}
+	}
+}
+
+// inOrder checks a step that made messages ready: no message that still waits for its key was due before one of them
+// with the same key. newestBefore is the ID of the newest entry before the step.
+func (r *sequence) inOrder(newestBefore string) {
+	for _, e := range r.seen.Stream {
+		key, due := e.key(), 0
+		due, _ = strconv.Atoi(e.Fields[lua.FieldDue])
+		if key == "" || !less(newestBefore, e.ID) || e.Fields[lua.FieldFor] != "" {
+			continue
+		}
+		for note := range r.seen.Turns {
+			of, at, member, waits := parseWait(note)
+			m, there := r.seen.Scheduled[member]
+			// While a message waits for its key, its stored due time is its own one (at) plus the offset parked.
+			waitsForKey := waits && of == key && there && m.Due == parked+at
+			if waitsForKey && at < float64(due) {
+				r.refuse("%q was due before %q, which went on with the key %q", member, e.Fields[lua.FieldID], key)
+			}
+		}
+	}
+}
+
+// lost audits the whole queue.
+func (w *queueSequence) lost() string {
+	var books []*ledger
+	var queues []*Queue
+	for _, part := range w.parts {
+		books, queues = append(books, part.book), append(queues, part.seen.Queue)
+	}
+	return auditAll(books, queues)
+}
+
+// audit checks what the stored state shows without the model: every message is somewhere, and neither a key nor an ID
+// is in two partitions.
+func (w *queueSequence) audit() {
+	flying, scheduled := map[string]int{}, map[string]int{}
+	for i, part := range w.parts {
+		part.audit()
+		for note := range part.seen.Turns {
+			key, holder, busy := strings.Cut(note, lua.Separator+"busy"+lua.Separator)
+			if busy && holder != "" { // a note without a holder names no message
+				if in, known := flying[key]; known && in != i && !w.mixed {
+					part.refuse("the key %q is in flight in partitions %d and %d", key, in, i)
+				}
+				flying[key] = i
+			}
+		}
+		for member := range part.seen.Scheduled {
+			if strings.Contains(member, lua.Separator) {
+				continue
+			}
+			if in, twice := scheduled[member]; twice {
+				part.refuse("%q is scheduled in partitions %d and %d", member, in, i)
+			}
+			scheduled[member] = i
 		}
 	}
 }

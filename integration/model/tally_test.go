@@ -15,7 +15,7 @@ type tally map[string]int
 var (
 	verdicts = map[lua.Verdict]string{
 		lua.Malformed: "malformed", lua.Duplicate: "duplicate", lua.Scheduled: "scheduled", lua.Ready: "ready",
-		lua.Repeated: "repeated", lua.Replaced: "replaced", -7: "refused for an old bridge",
+		lua.Repeated: "repeated", lua.Replaced: "replaced", refusedForOldBridge: "refused for an old bridge",
 	}
 	outcomes = map[lua.Outcome]string{
 		lua.Stuck: "stuck", lua.Lost: "lost", lua.Retried: "retried", lua.Dead: "buried", lua.Released: "released",
@@ -27,12 +27,15 @@ var (
 	}
 )
 
+// add counts the answer of a step. what is the text of the step, which begins with its verb.
 func (t tally) add(what string, got any) {
 	verb, _, _ := strings.Cut(what, " ")
 	count := func(n int, words ...any) { t[verb+" "+fmt.Sprint(words...)] += n }
 	switch got := got.(type) {
 	case struct{}:
 		t["by plain commands"]++
+	case bool:
+		count(1, got)
 	case []bool:
 		for _, done := range got {
 			count(1, done)

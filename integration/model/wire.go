@@ -1,7 +1,6 @@
 package model
 
 import (
-	"cmp"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -14,6 +13,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -24,8 +24,8 @@ const (
 
 type fields = map[string]string
 
-// The fields of a dead letter that describe the letter itself and the failed attempt. A redrive drops them, and the
-// old expiry too.
+// ofTheLetter has the fields of a dead letter that a redrive drops or sets anew: those that describe the letter itself
+// and the failed attempt, and the old expiry.
 var ofTheLetter = []string{
 	lua.FieldID, lua.FieldPayload, lua.FieldAttempt, lua.FieldDue, lua.FieldGroup, lua.FieldReason, lua.FieldDead, lua.FieldEntry,
 	lua.FieldError, lua.FieldMeta, lua.FieldRaw, lua.FieldExpires, lua.FieldFirstDue,
@@ -36,6 +36,7 @@ var ofTheLetter = []string{
 // prefix "message:", and gets its own name back later.
 var lettersOwn = regexp.MustCompile(`^(message:)*(group|entry|reason|dead_ms|meta|raw)$`)
 
+// inLetter returns the fields of a message as they are stored in a dead letter.
 func inLetter(message fields) fields {
 	letter := fields{}
 	for name, value := range message {
@@ -47,6 +48,7 @@ func inLetter(message fields) fields {
 	return letter
 }
 
+// inMessage returns the name of a dead letter's field in a message.
 func inMessage(name string) string {
 	if lettersOwn.MatchString(name) {
 		return strings.TrimPrefix(name, "message:")
@@ -54,22 +56,19 @@ func inMessage(name string) string {
 	return name
 }
 
+// count matches the text of a whole number from 1 to 15 digits.
 var count = regexp.MustCompile(`^[1-9][0-9]{0,14}$`)
 
 // NewMessage parses a stored member, and records what is wrong with it.
 func NewMessage(member string, due float64, payload, meta string) Message {
 	m := Message{Due: due, Payload: payload, Meta: fields{}, Raw: meta}
-	var object map[string]*string // pointers, because null is not a string
-	if meta != "" && (!utf8.ValidString(meta) || json.Unmarshal([]byte(meta), &object) != nil || object == nil) {
-		m.Broken = anyText
-		return m
-	}
-	for name, value := range object {
-		if value == nil || name == lua.FieldPayload || name == lua.FieldDue {
+	if meta != "" {
+		object, readable := readMeta(meta)
+		if !readable {
 			m.Broken = anyText
-			continue
+			return m
 		}
-		m.Meta[name] = *value
+		m.Meta = object
 	}
 	id, ok := m.Meta[lua.FieldID]
 	if !ok {
@@ -86,6 +85,90 @@ func NewMessage(member string, due float64, payload, meta string) Message {
 	return m
 }
 
+// readMeta reads a JSON object of strings with Go's decoder, token by token. The scripts' decoder accepts control
+// characters inside strings, so they are escaped first. Of two fields with one name, the last one counts.
+func readMeta(meta string) (fields map[string]string, ok bool) {
+	if len(meta) > 512<<10 || !utf8.ValidString(meta) || strings.Contains(meta, "\x00") || halfCharacter(meta) {
+		return nil, false
+	}
+	meta = escapeControls(meta)
+	dec := json.NewDecoder(strings.NewReader(meta))
+	dec.UseNumber() // no number loses digits
+	if open, _ := dec.Token(); open != json.Delim('{') || !json.Valid([]byte(meta)) {
+		return nil, false
+	}
+	fields, odd := map[string]string{}, map[string]bool{}
+	for dec.More() {
+		name, _ := dec.Token()
+		var value any
+		if dec.Decode(&value) != nil {
+			return nil, false
+		}
+		text, isText := value.(string)
+		fields[name.(string)], odd[name.(string)] = text, !isText
+	}
+	for name, isOdd := range odd {
+		if isOdd || name == lua.FieldPayload || name == lua.FieldDue {
+			return nil, false
+		}
+	}
+	return fields, true
+}
+
+// halfCharacter reports whether a text has an escape of a surrogate (half of a character) without its other half.
+func halfCharacter(text string) bool {
+	for i := strings.IndexByte(text, '\\'); i >= 0 && i+1 < len(text); {
+		step := 2
+		if unit := escapedUnit(text[i:]); unit >= 0xdc00 && unit < 0xe000 {
+			return true
+		} else if unit >= 0xd800 && unit < 0xdc00 {
+			if low := escapedUnit(text[i+6:]); low < 0xdc00 || low >= 0xe000 {
+				return true
+			}
+			step = 12
+		}
+		next := strings.IndexByte(text[i+step:], '\\')
+		if next < 0 {
+			return false
+		}
+		i += step + next
+	}
+	return false
+}
+
+// escapedUnit returns the number of a \u escape at the beginning of text, or -1.
+func escapedUnit(text string) int64 {
+	if len(text) < 6 || text[:2] != `\u` {
+		return -1
+	}
+	n, err := strconv.ParseUint(text[2:6], 16, 16)
+	if err != nil {
+		return -1
+	}
+	return int64(n)
+}
+
+// escapeControls escapes the control characters inside the strings of a JSON text.
+func escapeControls(text string) string {
+	var out strings.Builder
+	inside, escaped := false, false
+	for _, c := range []byte(text) {
+		switch {
+		case escaped: // not changed: a control character behind a backslash is invalid in any case
+			escaped = false
+		case inside && c < ' ':
+			fmt.Fprintf(&out, `\u%04x`, c)
+			continue
+		case inside && c == '\\':
+			escaped = true
+		case c == '"':
+			inside = !inside
+		}
+		out.WriteByte(c)
+	}
+	return out.String()
+}
+
 // fields returns the fields of the entry that carries a message.
 func (m Message) fields() fields {
 	f := fields{lua.FieldAttempt: "1"}
@@ -94,6 +177,7 @@ func (m Message) fields() fields {
 	return f
 }
 
+// dueMs returns the due time of a message as its entry has it: in whole ms, and not negative.
 func (m Message) dueMs() string { return decimal(int64(math.Ceil(max(0, m.Due)))) }
 
 func (m Message) expired(now int64) bool {
@@ -106,6 +190,19 @@ func (e *Entry) messageID() string {
 		return id
 	}
 	return e.ID
+}
+
+// canBeCarried reports whether a retry can carry the fields of an entry: names must be UTF-8, values must be short, and
+// a value that is not UTF-8 needs its name for base64.
+func (e *Entry) canBeCarried() bool {
+	for name, value := range e.Fields {
+		_, taken := e.Fields["b64:"+name]
+		long := name != lua.FieldPayload && len(value) > 64<<10
+		if !utf8.ValidString(name) || long || taken && !utf8.ValidString(value) {
+			return false
+		}
+	}
+	return true
 }
 
 func (e *Entry) size() int {
@@ -131,7 +228,7 @@ func attemptsOf(e *Entry, policy lua.Attempts) (attempt, limit int, ok bool) {
 	return attempt, limit, true
 }
 
-// limitOf returns the limit of the message, or that of the policy if it has none. 0 means no limit.
+// limitOf returns the limit in a field of the entry, or that of the policy if the entry has none. 0 means no limit.
 func limitOf(e *Entry, name string, policy int64) int64 {
 	if text := e.Fields[name]; text == "0" || count.MatchString(text) {
 		n, _ := strconv.ParseInt(text, 10, 64)
@@ -140,8 +237,8 @@ func limitOf(e *Entry, name string, policy int64) int64 {
 	return policy
 }
 
-// countIn adds to the counter in a field. A value that is not a number counts as 0.
-func countIn(f fields, name string, more int) int64 {
+// raise adds to the counter in a field, and returns its new value. A value that is not a number counts as 0.
+func raise(f fields, name string, more int) int64 {
 	n := int64(0)
 	if count.MatchString(f[name]) {
 		n, _ = strconv.ParseInt(f[name], 10, 64)
@@ -176,7 +273,7 @@ func usableID(id string) bool {
 	return id != "" && utf8.ValidString(id) && !strings.Contains(id, lua.Separator)
 }
 
-// keep adds a field to meta, which must be UTF-8. Any other value is stored in base64, under a name that says so.
+// keep adds a field to meta. A value that is not UTF-8 is stored in base64, under the name with the prefix "b64:".
 func keep(f fields, name, value string) {
 	if utf8.ValidString(value) {
 		f[name] = value
@@ -197,18 +294,8 @@ func when(w lua.When, now int64) int64 {
 
 func decimal(n int64) string { return strconv.FormatInt(n, 10) }
 
-// compareIDs compares entry IDs, which are two numbers. "" is before every other ID.
-func compareIDs(a, b string) int {
-	aMs, aSeq, _ := strings.Cut(a, "-")
-	bMs, bSeq, _ := strings.Cut(b, "-")
-	number := func(s string) uint64 {
-		n, _ := strconv.ParseUint(s, 10, 64)
-		return n
-	}
-	return cmp.Or(cmp.Compare(number(aMs), number(bMs)), cmp.Compare(number(aSeq), number(bSeq)))
-}
-
-func less(a, b string) bool { return compareIDs(a, b) < 0 }
+// less reports whether an entry ID comes before another. "" comes before every other ID.
+func less(a, b string) bool { return view.CompareEntries(a, b) < 0 }
 
 func show(f fields) string {
 	var out []string

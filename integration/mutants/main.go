@@ -1,20 +1,25 @@
-// Command mutants removes guards from duestream, one at a time, in a copy of the source tree, and checks whether the
-// tests notice. A test that cannot fail proves nothing. It prints a table, and its exit status is 1 when a mutant
-// survives.
+// Command mutants changes the Lua scripts by rule, one line at a time, and checks whether the tests notice, because a
+// test that cannot fail proves nothing. The command prints a table. Its exit status is 1 if a mutant survives that
+// survivors.txt does not list.
 //
-//	go run ./integration/mutants                 run all of them, each against the tests in its row
-//	go run ./integration/mutants -only guard     run those whose name contains the word
-//	go run ./integration/mutants -list           list them
+//	go run ./integration/mutants                    20 mutants, drawn at random
+//	go run ./integration/mutants -seed 7 -n 100     100 mutants; the same seed draws the same mutants
+//	go run ./integration/mutants -only lib/free     all whose file or text contains the word
+//	go run ./integration/mutants -n 0               all; takes hours
+//	go run ./integration/mutants -list              list them
 //
-// It needs the same programs as the tests, and takes some minutes.
+// The source tree is not changed: the go command compiles the changed scripts from an overlay.
 package main
 
 import (
 	"bytes"
 	"context"
+	_ "embed"
+	"encoding/json"
 	"flag"
 	"fmt"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -22,177 +27,182 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"testing/fstest"
 	"time"
+
+	"github.com/duestream/duestream/internal/assemble"
 )
+
+// judges are the tests that should notice a mutant, the fastest first.
+var judges = [][]string{
+	{"./integration/model", "-failfast", "-rapid.checks=100", "-rapid.shrinktime=0s"},
+	{"./lua", "-failfast"},
+	{"./integration/crashpoint", "-failfast", "-run", "TestEveryScriptStepFails"},
+	{"./stream/search", "-failfast"},
+}
 
 func main() { os.Exit(run()) }
 
 func run() int {
-	only := flag.String("only", "", "run only the mutants whose name contains this")
+	only := flag.String("only", "", "run only the mutants whose name contains this, all of them")
+	number := flag.Int("n", 20, "run so many, drawn at random; 0 means all")
+	seed := flag.Uint64("seed", uint64(time.Now().UnixNano()), "seed of the draw")
 	list := flag.Bool("list", false, "list the mutants and end")
-	verbose := flag.Bool("v", false, "print what the tests said")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	root, err := moduleRoot(ctx)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "mutants:", err)
+	all, err := mutantsOf(os.DirFS("lua"))
+	if err != nil || len(all) == 0 {
+		fmt.Fprintln(os.Stderr, "mutants: run this in the root of the module:", err)
 		return 2
 	}
-	survivors := 0
-	if !*list {
-		fmt.Println("| guard taken out | test | caught | after | what it said |")
-		fmt.Println("|---|---|---|---|---|")
-	}
-	for _, m := range allMutants() {
-		switch {
-		case !strings.Contains(m.name, *only):
-		case *list:
-			fmt.Printf("%-40s %s: go test %s\n", m.name, m.file, strings.Join(m.test, " "))
-		case ctx.Err() != nil:
-			return 130
-		default:
-			begin := time.Now()
-			said, caught, err := m.try(ctx, root)
-			if err != nil {
-				fmt.Fprintf(os.Stderr, "mutants: %s: %v\n", m.name, err)
-				return 2
-			}
-			if !caught {
-				survivors++
-			}
-			fmt.Printf("| %s | `go test %s` | %s | %.0f s | %s |\n", m.name, strings.Join(m.test, " "),
-				map[bool]string{true: "yes", false: "NO"}[caught],
-				time.Since(begin).Seconds(), complaint(said))
-			if *verbose {
-				fmt.Fprintf(os.Stderr, "%s\n", said)
-			}
+	all = slices.DeleteFunc(all, func(m mutant) bool { return !strings.Contains(m.name(), *only) })
+	if *list {
+		for _, m := range all {
+			fmt.Println(m)
 		}
+		return 0
 	}
-	if survivors > 0 {
-		fmt.Fprintf(os.Stderr, "mutants: %d survived\n", survivors)
+	if *only == "" && *number > 0 && *number < len(all) {
+		fmt.Printf("seed %d\n\n", *seed)
+		draw := rand.New(rand.NewPCG(*seed, 0))
+		draw.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+		all = all[:*number]
+	}
+	return try(ctx, all)
+}
+
+// try runs the mutants and prints the table.
+func try(ctx context.Context, mutants []mutant) int {
+	known := survivors()
+	survived := 0
+	fmt.Println("| mutant | noticed by | after |")
+	fmt.Println("|---|---|---|")
+	for _, m := range mutants {
+		begin := time.Now()
+		judge, err := m.try(ctx)
+		if ctx.Err() != nil {
+			return 130
+		}
+		if err != nil {
+			fmt.Fprintf(os.Stderr, "mutants: %s: %v\n", m, err)
+			return 2
+		}
+		switch {
+		case judge == "" && known[m.name()]:
+			judge = "nobody, as known"
+		case judge == "":
+			judge = "NOBODY"
+			survived++
+		}
+		name := strings.ReplaceAll(m.String(), "|", "¦")
+		fmt.Printf("| `%s` | %s | %.0f s |\n", name, judge, time.Since(begin).Seconds())
+	}
+	if survived > 0 {
+		fmt.Fprintf(os.Stderr, "mutants: %d survived\n", survived)
 		return 1
 	}
 	return 0
 }
 
-func moduleRoot(ctx context.Context) (string, error) {
-	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}").Output()
-	return strings.TrimSpace(string(out)), err
-}
-
-// mutant is one removed guard. In file, the text old becomes new; old must be there exactly as many times as changes
-// says, or once if that is zero. test are the arguments of the go test run that should then fail.
-type mutant struct {
-	name, file string
-	old, new   string
-	changes    int
-	test       []string
-}
-
-// try runs the mutant's tests in a copy of the tree. The mutant is caught if the tests fail. An error means that the
-// copy does not build, or that no test ran.
-func (m mutant) try(ctx context.Context, root string) (said []byte, caught bool, err error) {
+// try runs the judges with the changed scripts, and returns the package of the first that fails; "" if none does.
+func (m mutant) try(ctx context.Context) (judge string, err error) {
 	dir, err := os.MkdirTemp("", "duestream-mutant-")
 	if err != nil {
-		return nil, false, err
+		return "", err
 	}
 	defer os.RemoveAll(dir)
-	if err := copyTree(dir, root); err != nil {
-		return nil, false, err
-	}
-	if err := m.apply(dir); err != nil {
-		return nil, false, err
-	}
-	generate := exec.CommandContext(ctx, "go", "generate", "./lua") // what runs follows from the scripts
-	generate.Dir = dir
-	if out, err := generate.CombinedOutput(); err != nil {
-		return nil, false, fmt.Errorf("the mutant's scripts cannot be generated: %w\n%s", err, out)
-	}
-	build := exec.CommandContext(ctx, "go", "vet", "./lua", "./internal/...", "./scheduler/...", "./stream/...", "./bridge/...")
-	build.Dir = dir
-	if out, err := build.CombinedOutput(); err != nil {
-		return nil, false, fmt.Errorf("the mutant does not build: %w\n%s", err, out)
-	}
-	test := exec.CommandContext(ctx, "go", append([]string{"test", "-count=1", "-timeout=10m"}, m.test...)...)
-	test.Dir = dir
-	said, err = test.CombinedOutput()
-	if bytes.Contains(said, []byte("no tests to run")) || bytes.Contains(said, []byte("build failed")) {
-		return said, false, fmt.Errorf("no test was run:\n%s", said)
-	}
-	return said, err != nil && ctx.Err() == nil, nil
-}
-
-func (m mutant) apply(dir string) error {
-	path := filepath.Join(dir, filepath.FromSlash(m.file))
-	text, err := os.ReadFile(path)
+	overlay, err := m.overlay(dir)
 	if err != nil {
-		return err
+		return "", err
 	}
-	if n := strings.Count(string(text), m.old); n != max(1, m.changes) {
-		return fmt.Errorf("%s holds the text to change %d times; it was edited, so edit the mutant, too: %q", m.file, n, m.old)
+	for _, judge := range judges {
+		args := append([]string{"test", "-count=1", "-timeout=10m", "-overlay", overlay}, judge...)
+		test := exec.CommandContext(ctx, "go", args...)
+		test.Env = append(os.Environ(), "DUESTREAM_TEST_ONLY=shared")
+		said, err := test.CombinedOutput()
+		if bytes.Contains(said, []byte("no tests to run")) || bytes.Contains(said, []byte("build failed")) {
+			return "", fmt.Errorf("no test was run:\n%s", said)
+		}
+		if err != nil {
+			return judge[0], nil
+		}
 	}
-	return os.WriteFile(path, []byte(strings.ReplaceAll(string(text), m.old, m.new)), 0o644)
+	return "", nil
 }
 
-// copyTree copies all files except those of git and the built ones.
-func copyTree(to, from string) error {
-	return filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
+// overlay writes the generated scripts that the mutant changes to dir, and returns the name of a file that tells the
+// go command to use them.
+func (m mutant) overlay(dir string) (string, error) {
+	sources := fstest.MapFS{}
+	for _, pattern := range []string{"*.lua", "lib/*.lua", "functions/*.lua"} {
+		paths, err := fs.Glob(os.DirFS("lua"), pattern)
 		if err != nil {
-			return err
+			return "", err
 		}
-		rel, err := filepath.Rel(from, path)
-		if err != nil {
-			return err
+		for _, path := range paths {
+			text, err := os.ReadFile(filepath.Join("lua", path))
+			if err != nil {
+				return "", err
+			}
+			sources[path] = &fstest.MapFile{Data: text}
 		}
-		switch {
-		case d.IsDir() && (rel == ".git" || rel == "bin"):
-			return filepath.SkipDir
-		case d.IsDir():
-			return os.MkdirAll(filepath.Join(to, rel), 0o755)
-		case !d.Type().IsRegular():
-			return nil
-		}
-		text, err := os.ReadFile(path)
-		if err != nil {
-			return err
-		}
-		info, err := d.Info()
-		if err != nil {
-			return err
-		}
-		return os.WriteFile(filepath.Join(to, rel), text, info.Mode().Perm())
-	})
-}
-
-// complaint returns the first failure that a test reported, for a cell of the table. For a campaign, it returns the
-// columns that should be zero.
-func complaint(said []byte) string {
-	for line := range strings.Lines(string(said)) {
-		_, text, ok := strings.Cut(line, ".go:")
-		if !ok {
+	}
+	before, err := generated(sources)
+	if err != nil {
+		return "", err
+	}
+	text, err := m.apply(string(sources[m.file].Data))
+	if err != nil {
+		return "", err
+	}
+	sources[m.file] = &fstest.MapFile{Data: []byte(text)}
+	after, err := generated(sources)
+	if err != nil {
+		return "", err
+	}
+	replaced := map[string]string{}
+	for path, text := range after {
+		if text == before[path] {
 			continue
 		}
-		if _, text, ok = strings.Cut(text, ": "); !ok || strings.HasPrefix(text, "seed ") ||
-			strings.Contains(text, " faults of ") {
-			continue
+		changed := filepath.Join(dir, filepath.Base(path))
+		if err := os.WriteFile(changed, []byte(text), 0o644); err != nil {
+			return "", err
 		}
-		if _, sums, ok := strings.Cut(text, "duplicates_explained="); ok {
-			sums, _, _ = strings.Cut(sums, " faults=")
-			text = strings.Join(slices.DeleteFunc(strings.Fields(sums)[1:],
-				func(sum string) bool { return strings.HasSuffix(sum, "=0") }), ", ")
+		original, err := filepath.Abs(filepath.Join("lua", path))
+		if err != nil {
+			return "", err
 		}
-		if len(text) > 120 {
-			text = strings.ToValidUTF8(text[:120], "") + "…"
-		}
-		return strings.ReplaceAll(strings.TrimSpace(text), "|", "/")
+		replaced[original] = changed
 	}
-	return ""
+	replacement, err := json.Marshal(map[string]any{"Replace": replaced})
+	if err != nil {
+		return "", err
+	}
+	overlay := filepath.Join(dir, "overlay.json")
+	return overlay, os.WriteFile(overlay, replacement, 0o644)
 }
 
-// allMutants returns the rows of all tables.
-func allMutants() []mutant {
-	return slices.Concat(mutants, moreMutants, producingMutants, historyMutants, retriesMutants, handlerMutants, tracingMutants,
-		metricsMutants, healthMutants, flowMutants, recurrenceMutants, turnsMutants, keyMutants, pushMutants,
-		gatewayMutants, runningMutants)
+func generated(sources fs.FS) (map[string]string, error) {
+	read, err := assemble.Read(sources)
+	if err != nil {
+		return nil, err
+	}
+	return read.Generated()
+}
+
+//go:embed survivors.txt
+var survivorsFile string
+
+// survivors returns the names of the mutants that no test can notice. survivors.txt says why.
+func survivors() map[string]bool {
+	known := map[string]bool{}
+	for line := range strings.Lines(survivorsFile) {
+		line = strings.TrimSpace(line)
+		if line != "" && !strings.HasPrefix(line, "#") {
+			known[line] = true
+		}
+	}
+	return known
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// LogBook is a logger whose lines can be counted.
+// LogBook keeps the lines of a logger, so that a test can count them.
 type LogBook struct {
 	mu    sync.Mutex
 	lines []string
@@ -52,7 +52,8 @@ func (b *LogBook) Lines(text string) (lines []string) {
 	return lines
 }
 
-// Turns returns, in order, whether each line says that something is failing or works again.
+// Turns returns, in their order, "failing" for each line that says that something is failing, and "again" for each line
+// that says that something works again.
 func (b *LogBook) Turns() (said []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -1,6 +1,6 @@
-// Package queuetest works on a queue by hand. It does what a producer, a person with redis-cli, or a worker in
-// another language does. The tests of several packages share it. It uses the scripts and the test servers, and
-// nothing above them.
+// Package queuetest helps tests to work on a queue by hand: to do what a producer, a person with redis-cli, or a worker
+// in another language does. The tests of several packages share it. It imports only the scripts (package lua) and the
+// test servers (package redistest), so that the tests of all packages above these can use it.
 package queuetest
 
 import (
@@ -18,7 +18,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Rig is a queue on a server, used by hand: no bridge runs. Its methods end the test at the first error.
+// Rig is a queue on a server for which no bridge runs, so a test does the work by hand. Its methods end the test at an
+// error.
 type Rig struct {
 	T                *testing.T
 	Server           *redistest.Server
@@ -60,6 +61,12 @@ func (r *Rig) Number(args ...string) int64 {
 	return n
 }
 
+// Exists returns how many of these keys exist.
+func (r *Rig) Exists(keys ...string) int64 {
+	r.T.Helper()
+	return r.Number(append([]string{"EXISTS"}, keys...)...)
+}
+
 // Groups creates consumer groups that get every entry, including those that exist already.
 func (r *Rig) Groups(names ...string) {
 	r.T.Helper()
@@ -82,7 +89,7 @@ func (r *Rig) Fill(n int) {
 	}
 }
 
-// Take reads at most n new entries and returns their IDs.
+// Take reads at most n new entries as a consumer of the group, and returns their IDs. The entries stay pending.
 func (r *Rig) Take(group, consumer string, n int) []string {
 	r.T.Helper()
 	var ids []string
@@ -113,7 +120,7 @@ func (r *Rig) Xack(group string, ids ...string) {
 	}
 }
 
-// Age makes entries look idle for an hour. It does not count as a delivery.
+// Age makes pending entries look as if they were idle for an hour. Redis does not count this as a delivery.
 func (r *Rig) Age(group, consumer string, ids ...string) {
 	r.T.Helper()
 	for len(ids) > 0 {
@@ -144,7 +151,7 @@ func (r *Rig) Enqueue(items ...lua.Item) {
 	}
 }
 
-// Ready makes messages ready, each with its ID in the payload.
+// Ready makes messages ready, each with the payload "payload of <ID>".
 func (r *Rig) Ready(ids ...string) {
 	r.T.Helper()
 	items := make([]lua.Item, len(ids))
@@ -154,7 +161,7 @@ func (r *Rig) Ready(ids ...string) {
 	r.Enqueue(items...)
 }
 
-// DrainAll drains until nothing is scheduled.
+// DrainAll drains the queue, as a bridge does, until nothing is scheduled. It waits for messages that are not due yet.
 func (r *Rig) DrainAll() {
 	r.T.Helper()
 	redistest.Eventually(r.T, 20*time.Second, func() (bool, string) {
@@ -166,8 +173,8 @@ func (r *Rig) DrainAll() {
 	})
 }
 
-// Pending returns how many entries the group holds, or -1 if there is no such group. The latter is so until a worker
-// that starts has created it.
+// Pending returns how many entries of the group are pending, or -1 if there is no such group, as before the start of
+// the worker that creates it.
 func (r *Rig) Pending(group string) int64 {
 	r.T.Helper()
 	reply, err := r.Client.Do(context.WithoutCancel(r.T.Context()),
@@ -234,7 +241,7 @@ func (r *Rig) names(args ...string) []string {
 	return names
 }
 
-// DeadIn adds a dead letter to a partition, with a time in Unix ms.
+// DeadIn adds a dead letter of a message to a partition. The letter's time is ms, in Unix ms.
 func (r *Rig) DeadIn(partition, ms int, id string) {
 	r.T.Helper()
 	p := r.Part(partition)
@@ -268,18 +275,20 @@ func (r *Rig) Texts(words ...string) []string {
 	return list
 }
 
-// BridgeLives writes a heartbeat as a bridge does, or deletes all heartbeats.
+// BridgeLives deletes all heartbeats, and then writes one as a live bridge of this release does if lives is true. In
+// both cases, the registry of bridges also has a member that is no bridge.
 func (r *Rig) BridgeLives(lives bool) {
 	r.T.Helper()
 	key := lua.NewGlobals(r.Prefix).Bridges
 	r.Do("DEL", key)
-	r.Do("ZADD", key, fmt.Sprint(time.Now().Add(time.Hour).UnixMilli()), "somebody else's") // not a bridge
+	// This member does not have the form of a bridge's identity.
+	r.Do("ZADD", key, fmt.Sprint(time.Now().Add(time.Hour).UnixMilli()), "somebody else's")
 	if lives {
 		r.Do("ZADD", key, fmt.Sprint(time.Now().Add(time.Minute).UnixMilli()), lua.NewIdentity("host", 1, "v1").String())
 	}
 }
 
-// EventuallyLength waits until the stream has n entries.
+// EventuallyLength waits until the queue's stream has n entries.
 func (r *Rig) EventuallyLength(n int64) {
 	r.T.Helper()
 	redistest.Eventually(r.T, 10*time.Second, func() (bool, string) {
@@ -288,7 +297,8 @@ func (r *Rig) EventuallyLength(n int64) {
 	})
 }
 
-// Kill makes messages ready, and makes a dead letter of each for the group, with the given error.
+// Kill makes messages ready, delivers them to the group, and makes a dead letter of each, with this reason and error
+// text.
 func (r *Rig) Kill(group, reason, text string, ids ...string) {
 	r.T.Helper()
 	r.Groups(group)

@@ -4,9 +4,9 @@ package redistest
 
 import "syscall"
 
-// childAttr returns no attributes. There is no parent-death signal here, so a killed test process leaves its server
-// running.
+// childAttr returns no attributes, because this system has no parent-death signal. A test process that is killed leaves
+// its servers running.
 func childAttr() *syscall.SysProcAttr { return &syscall.SysProcAttr{} }
 
-// childGroup returns no attributes, because none of this exists here.
+// childGroup returns no attributes on this system.
 func childGroup() *syscall.SysProcAttr { return &syscall.SysProcAttr{} }

@@ -19,16 +19,16 @@ libc6-dev) and redis-server or valkey-server on the PATH (apt-get install redis-
 // a real step of a clock.
 type Clock struct {
 	t    testing.TB
-	file *os.File
+	file *os.File // from which the preloaded library reads the step
 	mu   sync.Mutex
-	by   time.Duration
+	by   time.Duration // sum of all steps
 }
 
-// OwnClock starts a child process as [Own] does, and the test may step its wall clock while it runs. If that is not
-// possible, it fails the test and says what to do.
+// OwnClock starts a server of the test's own in a child process. The test may step the server's wall clock while it
+// runs. If that is not possible, OwnClock fails the test and says what to do.
 func OwnClock(t testing.TB, args ...string) (*Server, *Clock) {
 	t.Helper()
-	dir := t.TempDir() // before our cleanup is registered, so that it is removed after the server has ended
+	dir := t.TempDir() // before the server's cleanup is registered, so that it is removed after the server has ended
 	library, err := clockLibrary()
 	if err != nil {
 		t.Fatalf("redistest: %s%v", howToGetClock, err)
@@ -80,8 +80,8 @@ func (c *Clock) By() time.Duration {
 	return c.by
 }
 
-// write puts the step where the server reads it, in one write of eight bytes, so that the server never sees half of
-// it.
+// write puts the sum of the steps into the file that the server's library reads. It is one write of eight bytes, so
+// that the server never reads half of a number.
 func (c *Clock) write() {
 	seconds := binary.NativeEndian.AppendUint64(nil, uint64(int64(c.by/time.Second)))
 	if _, err := c.file.WriteAt(seconds, 0); err != nil {
@@ -89,7 +89,7 @@ func (c *Clock) write() {
 	}
 }
 
-// clockLibrary compiles the library, once per process.
+// clockLibrary returns the path of the library that steps a server's clock. The first call compiles the library.
 var clockLibrary = sync.OnceValues(func() (string, error) {
 	if runtime.GOOS != "linux" {
 		return "", fmt.Errorf("this is %s", runtime.GOOS)
@@ -98,7 +98,7 @@ var clockLibrary = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	atExit(func() error { return os.RemoveAll(dir) })
+	AtExit(func() error { return os.RemoveAll(dir) })
 	library := filepath.Join(dir, "step.so")
 	return library, buildLibrary("step.c", library)
 })

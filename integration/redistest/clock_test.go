@@ -10,8 +10,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// A step of the clock must change TIME, TIME inside scripts, stream IDs and idle times, or tests that step it would
-// prove nothing. A step must not change the monotonic clock, which the server uses to wait.
+// A step of the clock changes TIME, TIME inside scripts, stream IDs and idle times. Otherwise tests that step the clock
+// would prove nothing.
 func TestAStepOfTheClockMovesTheServersTime(t *testing.T) {
 	t.Parallel()
 	s, clock := OwnClock(t)
@@ -22,7 +22,7 @@ func TestAStepOfTheClockMovesTheServersTime(t *testing.T) {
 	do("XADD", "s", "*", "k", "v")
 	do("XGROUP", "CREATE", "s", "g", "0")
 	do("XREADGROUP", "GROUP", "g", "c", "STREAMS", "s", ">")
-	near := func(what string, ms int64) {
+	wantNear := func(what string, ms int64) {
 		t.Helper()
 		if off := time.Duration(ms-time.Now().Add(clock.By()).UnixMilli()) * time.Millisecond; off.Abs() > 10*time.Second {
 			t.Errorf("%s is off the stepped clock by %s", what, off)
@@ -40,7 +40,7 @@ func TestAStepOfTheClockMovesTheServersTime(t *testing.T) {
 			"TIME": plain[0] + "000", "TIME in a script": scripted[0] + "000", "stream ID": id[:strings.Index(id, "-")],
 		} {
 			ms, _ := strconv.ParseInt(text, 10, 64)
-			near(what, ms)
+			wantNear(what, ms)
 		}
 	}
 	pending, err := do("XPENDING", "s", "g", "-", "+", "1").ToArray()
@@ -54,5 +54,5 @@ func TestAStepOfTheClockMovesTheServersTime(t *testing.T) {
 	clock.Step(-26 * time.Hour)
 	plain, _ := do("TIME").AsStrSlice()
 	ms, _ := strconv.ParseInt(plain[0]+"000", 10, 64)
-	near("TIME after a step back", ms)
+	wantNear("TIME after a step back", ms)
 }

@@ -17,22 +17,22 @@ import (
 // Slots is how many slots a cluster has.
 const Slots = 16384
 
-// FailsOver are the arguments of a cluster that replaces a master quickly, by one of its replicas, when it does not
-// answer for a second. On a busy machine a healthy node may not answer for that long, and a cluster with too few
-// masters refuses everything. So only a test that waits for a failover uses them.
+// FailsOver are arguments of a cluster that replaces a master by one of its replicas when the master does not answer
+// for a second. Only a test that waits for a failover uses them. On a busy machine even a healthy node may not answer
+// for a second, and a cluster with too few masters refuses everything.
 var FailsOver = []string{nodeTimeout, "1000"}
 
 const (
 	nodeTimeout = "--cluster-node-timeout"
-	calmTimeout = "5000" // for all other clusters, in ms: a node that nobody has killed may only be slow
+	calmTimeout = "5000" // in ms, for all other clusters, whose nodes may be slow without being dead
 )
 
 // ClusterNodes is a Redis Cluster. A master that does not answer for five seconds, or one second with [FailsOver], is
 // replaced by one of its replicas, if it has any.
 type ClusterNodes struct {
 	t       testing.TB
-	Servers []*Server // first the initial masters, then their replicas in turn
-	ids     []string
+	Servers []*Server // first the initial masters, then one replica of each master, then the next one of each
+	ids     []string  // node IDs of the Servers
 }
 
 // Cluster starts a cluster of masters as child processes, each with this many replicas. It returns when all nodes
@@ -51,17 +51,15 @@ func Cluster(t testing.TB, masters, replicas int, args ...string) *ClusterNodes 
 			s.Do(t, "CLUSTER", "ADDSLOTSRANGE", strconv.Itoa(i*Slots/masters), strconv.Itoa((i+1)*Slots/masters-1))
 		}
 	}
-	for i, s := range c.Servers[1:] { // each node meets every other, because gossip would take seconds
-		bus := c.bus(s)
-		for _, other := range c.Servers[:i+1] {
-			other.Do(t, "CLUSTER", "MEET", "127.0.0.1", port(s), bus)
+	// Each node meets every other one, because gossip alone would take seconds.
+	for i, s := range c.Servers {
+		for _, earlier := range c.Servers[:i] {
+			if err := c.introduce(earlier, s); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
-	c.until(func(s *Server) (bool, string) {
-		nodes, err := s.ask("CLUSTER", "NODES")
-		return err == nil && !strings.Contains(nodes, "handshake") && strings.Count(strings.TrimSpace(nodes),
-			"\n") == len(c.Servers)-1, nodes
-	})
+	c.acquainted()
 	for i := masters; i < len(c.Servers); i++ {
 		c.Servers[i].Do(t, "CLUSTER", "REPLICATE", c.ids[(i-masters)%masters])
 	}
@@ -72,13 +70,36 @@ func Cluster(t testing.TB, masters, replicas int, args ...string) *ClusterNodes 
 			return err == nil && f["master_link_status"] == "up", fmt.Sprint(f, err)
 		})
 	}
-	// Gossip takes a while. Every node must know every replica, or a failover finds none to promote.
+	// Every node must know every replica, or a failover finds none to promote. Gossip takes a while to spread that.
 	c.until(func(s *Server) (bool, string) {
 		nodes, err := s.ask("CLUSTER", "NODES")
 		return err == nil && strings.Count(nodes, "slave ") == masters*replicas && !strings.Contains(nodes, "handshake"), nodes
 	})
 	c.Settled()
 	return c
+}
+
+// introduce lets one node begin a handshake with another one. During a handshake it does nothing.
+func (c *ClusterNodes) introduce(one, other *Server) error {
+	c.t.Helper()
+	_, err := one.ask("CLUSTER", "MEET", "127.0.0.1", port(other), c.bus(other))
+	return err
+}
+
+// acquainted waits until every node knows all others. A node forgets a handshake that does not end within the node
+// timeout, which happens on a busy machine. So acquainted introduces the nodes that are missing again.
+func (c *ClusterNodes) acquainted() {
+	c.t.Helper()
+	c.until(func(s *Server) (bool, string) {
+		nodes, err := s.ask("CLUSTER", "NODES")
+		for i, id := range c.ids {
+			if err == nil && !strings.Contains(nodes, id) {
+				err = c.introduce(s, c.Servers[i])
+			}
+		}
+		known := strings.Count(strings.TrimSpace(nodes), "\n") + 1
+		return err == nil && !strings.Contains(nodes, "handshake") && known == len(c.Servers), fmt.Sprint(nodes, err)
+	})
 }
 
 // bus returns the port of a node's cluster bus.
@@ -103,6 +124,7 @@ func (c *ClusterNodes) Settled() {
 	})
 }
 
+// until waits until the condition holds for every node.
 func (c *ClusterNodes) until(condition func(*Server) (bool, string)) {
 	c.t.Helper()
 	for _, s := range c.Servers {
@@ -110,7 +132,7 @@ func (c *ClusterNodes) until(condition func(*Server) (bool, string)) {
 	}
 }
 
-// fields returns a reply whose lines have the form of INFO.
+// fields returns the fields of a reply whose lines have the form "name:value", as those of INFO and CLUSTER INFO have.
 func (s *Server) fields(args ...string) (map[string]string, error) {
 	text, err := s.ask(args...)
 	fields := map[string]string{}
@@ -147,6 +169,7 @@ func (c *ClusterNodes) Slot(key string) int {
 	return slot
 }
 
+// living returns a node that answers.
 func (c *ClusterNodes) living() *Server {
 	for _, s := range c.Servers {
 		if _, err := s.ask("PING"); err == nil {
@@ -203,6 +226,7 @@ func (c *ClusterNodes) Replica(master *Server) *Server {
 	return nil
 }
 
+// id returns the node ID of a server.
 func (c *ClusterNodes) id(s *Server) string {
 	for i, one := range c.Servers {
 		if one == s {
@@ -212,8 +236,8 @@ func (c *ClusterNodes) id(s *Server) string {
 	panic("redistest: not a node of this cluster")
 }
 
-// Migrate moves a slot to another master while it is in use, one key at a time. It calls between after each step, and
-// also after the step that only declares the move.
+// Migrate moves a slot to another master while clients use it, one key at a time, and returns the number of keys. It
+// calls between after it has declared the move (SETSLOT), and after each key.
 func (c *ClusterNodes) Migrate(slot int, to *Server, between func()) (keys int) {
 	c.t.Helper()
 	from := c.Owner(slot)
@@ -226,7 +250,7 @@ func (c *ClusterNodes) Migrate(slot int, to *Server, between func()) (keys int) 
 		what  string
 		other string
 	}{{to, "IMPORTING", c.id(from)}, {from, "MIGRATING", c.id(to)}} {
-		// Other nodes may not know yet that a node was promoted.
+		// Try again, because a node may not know yet that the other one was promoted.
 		Eventually(c.t, topologyReady, func() (bool, string) {
 			_, err := declare.at.ask("CLUSTER", "SETSLOT", number, declare.what, declare.other)
 			return err == nil, fmt.Sprint(err)
@@ -257,7 +281,7 @@ func (c *ClusterNodes) Migrate(slot int, to *Server, between func()) (keys int) 
 		keys++
 		between()
 	}
-	// The receiver first: a crash in between then leaves no slot without an owner.
+	// The receiver is told first, because a crash before the others are told then leaves the slot with an owner.
 	for _, s := range append([]*Server{to, from}, c.masters(to, from)...) {
 		s.Do(c.t, "CLUSTER", "SETSLOT", number, "NODE", c.id(to))
 	}
@@ -267,7 +291,8 @@ func (c *ClusterNodes) Migrate(slot int, to *Server, between func()) (keys int) 
 // Masters returns the running masters.
 func (c *ClusterNodes) Masters() []*Server { return c.masters() }
 
-// Switch lets a replica of the slot's master take over in agreement with the master, so that nothing is lost.
+// Switch starts a failover in which a replica takes over from the slot's master in agreement with it, so that nothing
+// is lost. It does not wait for the end: see Promoted.
 func (c *ClusterNodes) Switch(slot int) {
 	c.t.Helper()
 	master := c.Owner(slot)
@@ -305,7 +330,7 @@ next:
 	return found
 }
 
-// Promoted waits until another node than the given one serves the slot, and returns it.
+// Promoted waits until another node than instead serves the slot, and returns that node.
 func (c *ClusterNodes) Promoted(slot int, instead *Server) *Server {
 	c.t.Helper()
 	var owner *Server
@@ -316,7 +341,8 @@ func (c *ClusterNodes) Promoted(slot int, instead *Server) *Server {
 	return owner
 }
 
-// Forgets waits until no running node tells clients of a node that does not answer.
+// Forgets waits until all running nodes have marked a node that does not answer as failed. From then on, they do not
+// name that node to clients.
 func (c *ClusterNodes) Forgets(gone *Server) {
 	c.t.Helper()
 	for _, s := range c.Servers {

@@ -27,6 +27,8 @@ type container struct {
 	paused bool
 }
 
+const startAttempts = 5 // of a server, because another process may take its port first
+
 // startContainer runs an image. With a data directory, the container can be killed and started again, and keeps its
 // data there. Without one, the engine removes the container as soon as it ends.
 func startContainer(image, dataDir string, args []string, env ...string) (*Server, error) {
@@ -39,8 +41,8 @@ func startContainer(image, dataDir string, args []string, env ...string) (*Serve
 		if err = c.create(image, args, env); err == nil {
 			return serverOf(c, port, "docker "+image, shortName(image), image)
 		}
-		if attempt == 5 || !strings.Contains(err.Error(), "port is already allocated") &&
-			!strings.Contains(err.Error(), "in use") {
+		portIsTaken := strings.Contains(err.Error(), "port is already allocated") || strings.Contains(err.Error(), "in use")
+		if attempt == startAttempts || !portIsTaken {
 			return nil, fmt.Errorf("run %s: %w", image, err)
 		}
 	}
@@ -106,7 +108,7 @@ func (c *container) finish(op string) error {
 	c.mu.Lock()
 	paused := c.paused
 	c.mu.Unlock()
-	if paused { // the engine does not signal a paused container
+	if paused { // because the engine does not signal a paused container
 		if err := c.resume(); err != nil {
 			return err
 		}

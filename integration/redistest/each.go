@@ -10,11 +10,11 @@ import (
 	"time"
 )
 
-// Each runs f as a subtest on the shared server, and on two images of [Images] that the local Docker engine has: one
-// of Redis and one of Valkey. These change from day to day, so that each image is used within three days. With
-// DUESTREAM_TEST_ONLY=all, f runs on all images. The first test that needs an image starts it, and all tests of the
-// process share it. One log line names the images that are missing. Subtests have the name of the image ("redis:7.0",
-// "valkey:8.1"), or "process" or "url" if the shared server is not a container.
+// Each runs f as a subtest on the shared server, and on two images of [Images] that the local Docker engine has: one of
+// Redis and one of Valkey. Each takes other images every day, so that each image is used within three days. With
+// DUESTREAM_TEST_ONLY=all, f runs on all images. The first test that needs an image starts a server, and all tests of
+// the process share it. One log line names the images that are missing. Subtests have the name of the image
+// ("redis:7.0", "valkey:8.1"), or "process" or "url" if the shared server is not a container.
 //
 // DUESTREAM_TEST_ONLY can also be a comma-separated list of images, subtest names, or "shared": f then runs on these
 // only. Each fails the test when no server is left to run on.
@@ -31,7 +31,7 @@ func Each(t *testing.T, f func(t *testing.T, s *Server)) {
 		ran++
 		t.Run(s.short, func(t *testing.T) { f(t, s) })
 	}
-	if err := engine(); errors.Is(err, errHelper) { // nobody knows which images there are
+	if err := engine(); errors.Is(err, errHelper) { // without the helper process, it is unknown which images there are
 		t.Fatalf("redistest: %v", err)
 	}
 	var there, absent []string
@@ -68,7 +68,7 @@ func Each(t *testing.T, f func(t *testing.T, s *Server)) {
 // today counts days. It has the same value for all tests of a process.
 var today = sync.OnceValue(func() int { return int(time.Now().Unix() / (24 * 60 * 60)) })
 
-// turns returns the images of a day: one of each product.
+// turns returns the images for a day: one of Redis and one of Valkey, if there are any.
 func turns(images []string, day int) (some []string) {
 	byProduct := map[bool][]string{}
 	for _, image := range images {

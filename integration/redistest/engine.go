@@ -18,7 +18,7 @@ func Images() []string {
 	return []string{"redis:7.0", "redis:8.0", "valkey/valkey:8.1", "valkey/valkey:9.1", "redis:8.6", "valkey/valkey:8.0"}
 }
 
-// engine returns why there is no local Docker engine, or nil if there is one.
+// engine returns nil if there is a local Docker engine, and otherwise an error that says why not.
 func engine() error {
 	_, err := ask(wire.Request{Op: wire.Engine})
 	return err
@@ -30,8 +30,8 @@ func hasImage(image string) bool {
 	return err == nil && there != ""
 }
 
-// chooseImage returns the preferred image if it is there, otherwise another one that is there, otherwise one that it
-// could pull.
+// chooseImage returns an image that the local engine has. If one is preferred, it is that one, which is pulled if it is
+// missing. If preferred is empty, it is the first of [Images] that the engine has, or else the first one, pulled.
 func chooseImage(preferred string) (string, error) {
 	if err := engine(); err != nil {
 		return preferred, err
@@ -51,8 +51,8 @@ func chooseImage(preferred string) (string, error) {
 	return image, pull(image)
 }
 
-// pull fetches an image within a minute. Test processes take turns. A failure is remembered for all of them, so that
-// a machine without a registry does not wait for the timeout in every package.
+// pull fetches an image within a minute. Only one test process pulls at a time. After a failure, none of them tries
+// again for some minutes (pullRetry), so that on a machine without a registry not every package waits for the timeout.
 func pull(image string) error {
 	return withMachineLock(func() error {
 		if hasImage(image) {

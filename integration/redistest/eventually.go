@@ -5,17 +5,17 @@ import (
 	"time"
 )
 
-// These say how much longer than its timeout Eventually waits before it fails. The timeout is what something takes on
-// a machine with nothing else to do. A busy machine is slower, and that is not a failure.
+// Eventually waits for a multiple of its timeout before it fails. The timeout is how long something takes on a machine
+// with nothing else to do. A busy machine is slower, and that is not a failure.
 const (
 	patience     = 3 // times the timeout, while why does not change
 	mostPatience = 8 // times the timeout, while why changes, which means progress
 )
 
-// Eventually calls condition, at growing intervals of 1 to 50 ms, until it returns true. It fails the test, with the
-// last why, when why has not changed for three times the timeout, or after eight times the timeout. It calls
-// condition at least once, and always from this goroutine, so that condition may call t.Fatal. It checks that
-// something happens, and not how soon.
+// Eventually calls condition, at growing intervals of 1 to 50 ms, until condition returns true. It fails the test, with
+// the last why, when why has not changed for three times the timeout, or after eight times the timeout. It calls
+// condition at least once, and always from the goroutine of its caller, so that condition may call t.Fatal. It checks
+// that something happens, and not how soon.
 func Eventually(t testing.TB, timeout time.Duration, condition func() (ok bool, why string)) {
 	t.Helper()
 	start := time.Now()

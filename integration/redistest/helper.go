@@ -14,19 +14,19 @@ import (
 	"github.com/duestream/duestream/integration/redistest/wire"
 )
 
-// helper is the process that starts containers and in-process servers. It uses modules that this package does not
-// import: see the helper package.
+// helper is the connection to the helper process, which starts containers and in-process servers. That process uses
+// modules that this package must not import: see the helper package.
 type helper struct {
 	mu      sync.Mutex
 	in      *json.Encoder
-	last    int
-	waiting map[int]chan wire.Reply // nil when the process has ended
+	last    int                     // ID of the last request
+	waiting map[int]chan wire.Reply // by ID of a request: gets its reply. The map is nil when the process has ended
 }
 
 // errHelper means that there is no helper process. This is different from having no Docker engine.
 var errHelper = errors.New("the helper process of the tests")
 
-// theHelper is the helper of this process, started by the first caller.
+// theHelper returns the helper of this process. The first call starts it.
 var theHelper = sync.OnceValues(func() (*helper, error) {
 	cmd := exec.Command("go", "run", "github.com/duestream/duestream/integration/redistest/helper")
 	cmd.Stderr = os.Stderr
@@ -48,15 +48,15 @@ var theHelper = sync.OnceValues(func() (*helper, error) {
 		defer close(read)
 		h.read(out)
 	}()
-	atExit(func() error {
-		_ = in.Close() // it ends when its input ends
+	AtExit(func() error {
+		_ = in.Close() // the helper process ends when its input ends
 		<-read
 		return cmd.Wait()
 	})
 	return h, nil
 })
 
-// read passes on replies until the process ends.
+// read passes each reply to the caller that waits for it, until the process ends.
 func (h *helper) read(out io.Reader) {
 	replies := json.NewDecoder(bufio.NewReader(out))
 	for {

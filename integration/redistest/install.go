@@ -25,8 +25,8 @@ func installServer() error {
 		"redis-server")
 }
 
-// Install installs Debian packages that a test needs, unless there says that it already has what it needs. It fails
-// the test if they cannot be installed. what names the need in the message.
+// Install installs Debian packages that a test needs, unless there reports that the machine has what it needs. It fails
+// the test if the packages cannot be installed. what names the need in messages.
 func Install(t testing.TB, what string, there func() bool, packages ...string) {
 	t.Helper()
 	if there() {
@@ -40,8 +40,8 @@ func Install(t testing.TB, what string, there func() bool, packages ...string) {
 	}
 }
 
-// installPackages installs Debian packages without starting their services. Test processes take turns, and the later
-// ones find the packages installed.
+// installPackages installs Debian packages without starting their services. Only one test process installs at a time. A
+// process that had to wait asks there again, and then finds the packages installed.
 func installPackages(what string, there func() bool, packages ...string) error {
 	if _, err := os.Stat("/etc/debian_version"); err != nil {
 		return fmt.Errorf("no %s, and this is not Debian, where the tests could install it", what)
@@ -70,18 +70,19 @@ func installPackages(what string, there func() bool, packages ...string) error {
 		if err := aptGet(ctx, append([]string{"install", "-y", "--no-install-recommends"}, packages...)...); err != nil {
 			return err
 		}
-		// The service must not start with the machine either. Without systemd there is nothing to disable.
+		// The service must not start with the machine either. An error is ignored, because without systemd there is
+		// nothing to disable.
 		if slices.Contains(packages, "redis-server") {
 			disable := exec.CommandContext(ctx, "deb-systemd-helper", "disable", "redis-server.service")
-			disable.Env = append(os.Environ(), "DPKG_MAINTSCRIPT_PACKAGE=redis-server") // whose unit it is
+			disable.Env = append(os.Environ(), "DPKG_MAINTSCRIPT_PACKAGE=redis-server") // the package to which the unit belongs
 			_ = disable.Run()
 		}
 		return nil
 	})
 }
 
-// InstallNode runs npm to install what dir/package.json names, unless there says that it is installed. Test processes
-// take turns.
+// InstallNode runs npm to install the modules that dir/package.json names, unless there reports that they are
+// installed. Only one test process installs at a time.
 func InstallNode(t testing.TB, dir string, there func() bool) {
 	t.Helper()
 	if there() {
@@ -108,7 +109,8 @@ func InstallNode(t testing.TB, dir string, there func() bool) {
 func aptGet(ctx context.Context, args ...string) error {
 	cmd := exec.CommandContext(ctx, "apt-get", append([]string{"-qq", "-o", "DPkg::Lock::Timeout=240"}, args...)...)
 	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // lets it leave dpkg in a clean state
+	// SIGTERM lets apt-get leave dpkg in a clean state
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = 20 * time.Second
 	if out, err := cmd.CombinedOutput(); err != nil {
 		if len(out) > 2000 {
@@ -119,8 +121,9 @@ func aptGet(ctx context.Context, args ...string) error {
 	return nil
 }
 
-// denyServices keeps Debian from starting the service of a package that is being installed. Debian asks policy-rc.d
-// whether it may. A policy that already exists is the administrator's, and stays.
+// denyServices keeps Debian from starting the service of a package that is being installed, until restore is called.
+// Before it starts a service, Debian runs policy-rc.d to ask whether it may. A policy file that already exists belongs
+// to the administrator, and stays as it is.
 func denyServices() (restore func(), err error) {
 	f, err := os.OpenFile(policyFile, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o755)
 	if errors.Is(err, os.ErrExist) {
@@ -158,8 +161,8 @@ func machineFile(name string) string {
 	return filepath.Join(os.TempDir(), fmt.Sprintf("duestream-redistest-%d-%s", os.Getuid(), name))
 }
 
-// Program returns the path of redis-server or valkey-server, for a test of code that starts a server. It fails the
-// test when neither exists nor can be installed.
+// Program returns the path of redis-server or valkey-server, for a test of code that starts a server. If there is
+// neither, it installs redis-server, or fails the test.
 func Program(t testing.TB) string {
 	t.Helper()
 	if serverBinary() == "" {

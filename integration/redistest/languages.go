@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// PythonWithRedis returns a python3 that can import redis. It installs one if there is none, or fails the test.
+// PythonWithRedis returns a python3 that can import redis. If there is none, it installs one, or fails the test.
 func PythonWithRedis(t testing.TB) string {
 	t.Helper()
 	find := func() string { return FirstThatRuns("", []string{"/usr/bin/python3", "python3"}, "-c", "import redis") }
@@ -13,14 +13,15 @@ func PythonWithRedis(t testing.TB) string {
 	return find()
 }
 
-// NodeWithIoredis returns a Node.js that can import ioredis from a directory. It installs it if it is missing, or
-// fails the test.
+// NodeWithIoredis returns a Node.js that can import ioredis from a directory. If there is none, it installs what is
+// missing, or fails the test.
 func NodeWithIoredis(t testing.TB, dir string) string {
 	t.Helper()
 	return NodeWith(t, dir, "ioredis")
 }
 
-// FirstThatRuns returns the first program that succeeds with these arguments in a directory, or "" if none does.
+// FirstThatRuns returns the first of the programs that succeeds when it runs with these arguments in a directory, or ""
+// if none does.
 func FirstThatRuns(dir string, programs []string, args ...string) string {
 	for _, name := range programs {
 		probe := exec.Command(name, args...)
@@ -40,7 +41,7 @@ func NodeWith(t testing.TB, dir, module string) string {
 	find := func() string {
 		return FirstThatRuns(dir, names, "--input-type=module", "--eval", "import '"+module+"'")
 	}
-	if find() == "" { // Node.js may be installed from elsewhere, with its own npm
+	if find() == "" { // node and npm are looked for separately, because both may be installed from elsewhere
 		Install(t, "node", func() bool { return FirstThatRuns("", names, "--version") != "" }, "nodejs")
 		Install(t, "npm", func() bool { return FirstThatRuns("", []string{"npm"}, "--version") != "" }, "npm")
 		InstallNode(t, dir, func() bool { return find() != "" })

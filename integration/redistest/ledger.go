@@ -17,18 +17,21 @@ type Ledger struct {
 	groups map[string]map[string]*receipt // by group, then by ID
 }
 
+// sending is what a ledger knows about a message that was sent. If it is neither expected nor optional, it was
+// cancelled.
 type sending struct {
 	dueMs    int64
-	optional bool // may be delivered, or not
-	expected bool
+	expected bool // every group must get the message
+	optional bool // a group may get the message
 }
 
+// receipt is what a ledger knows about the deliveries of a message to a group.
 type receipt struct {
 	deliveries   int
-	early        int // deliveries before the due time in the entry
+	early        int // deliveries before the due time in their entry
 	acknowledged bool
-	firstMs      int64
-	firstEarly   bool // the first delivery is counted in early
+	firstMs      int64 // Unix ms of the first delivery
+	firstEarly   bool  // the first delivery is counted in early
 }
 
 // Result is the summary of a ledger. Counts are per group and message: two groups that each got 10 messages make 20.
@@ -75,8 +78,8 @@ func (l *Ledger) put(id string, s sending) {
 	l.sent[id] = &s
 }
 
-// Delivered records a delivery to a group at atMs (Unix ms) of an entry with the due time dueMs. It is early when
-// atMs is before dueMs or, for the first delivery, before the due time given to Sent.
+// Delivered records a delivery to a group at atMs (Unix ms) of an entry with the due time dueMs. The delivery is early
+// if atMs is before dueMs or, if it is the first delivery, before the due time given to Sent.
 func (l *Ledger) Delivered(group, id string, atMs, dueMs int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -138,7 +141,7 @@ func (l *Ledger) summary(groups []string) (Result, []string) {
 	defer l.mu.Unlock()
 	var notes []string
 	note := func(format string, args ...any) {
-		if len(notes) < 30 {
+		if len(notes) < 30 { // enough to see what went wrong
 			notes = append(notes, fmt.Sprintf(format, args...))
 		}
 	}
@@ -213,8 +216,8 @@ func (l *Ledger) Check(t testing.TB, groups ...string) Result {
 	return res
 }
 
-// ForgetDeliveries drops what Delivered and Acknowledged have recorded, for an audit that reads deliveries from files
-// repeatedly.
+// ForgetDeliveries drops what Delivered and Acknowledged have recorded. A test calls it before it reads deliveries from
+// files again.
 func (l *Ledger) ForgetDeliveries() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

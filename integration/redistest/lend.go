@@ -5,8 +5,8 @@ import (
 	"math/rand/v2"
 )
 
-// Lend gives an example, which has no test that could fail, the URL of the shared server and a prefix. The returned
-// function deletes the keys with that prefix. Lend panics when there is no server, and says what to do.
+// Lend returns the URL of the shared server and a prefix, for an example function, which has no testing.T. end deletes
+// the keys with that prefix. Lend panics if there is no server, and says what to do.
 func Lend() (url, prefix string, end func()) {
 	s, err := shared()
 	if err != nil {

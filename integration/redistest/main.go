@@ -20,8 +20,9 @@ var exits struct {
 	fns  map[int]func() error
 }
 
-// atExit makes Run call f at its end, the latest function first. The returned function cancels that.
-func atExit(f func() error) (remove func()) {
+// AtExit makes Run call f at its end. Functions registered later are called earlier. The returned function cancels the
+// registration.
+func AtExit(f func() error) (remove func()) {
 	exits.mu.Lock()
 	defer exits.mu.Unlock()
 	if exits.fns == nil {
@@ -59,9 +60,9 @@ func Run(m *testing.M, opts ...goleak.Option) int {
 	return 0
 }
 
-// endAtOnce keeps the race detector of child processes from waiting when they end. It sleeps for a second in each, in
-// case another goroutine is about to report a race. Our children have stopped their goroutines by then, and every
-// stop that a test waits for would take that much longer.
+// endAtOnce switches off the second that the race detector sleeps at the end of a process, for our child processes. The
+// detector sleeps in case another goroutine is about to report a race. Our child processes have stopped their
+// goroutines before they end, and each stop that a test waits for would take a second longer.
 func endAtOnce() {
 	const name, option = "GORACE", "atexit_sleep_ms"
 	if options := os.Getenv(name); !strings.Contains(options, option) {
@@ -69,17 +70,25 @@ func endAtOnce() {
 	}
 }
 
-// SideBySide sets how many parallel tests of this process run at a time, if the command line does not say it. Go runs
-// as many as there are processors. That is right for tests that compute, but most of our tests wait. Call it before
-// [Run].
+// Long skips a test that waits for many seconds if the run is to be quick: `make quick` sets -short.
+func Long(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("waits for many seconds: make test runs it")
+	}
+}
+
+// SideBySide raises the number of parallel tests that this process runs at a time. Go runs as many as there are
+// processors. That is right for tests that compute, but most of our tests wait. On a machine with more processors,
+// SideBySide changes nothing. Call it before [Run].
 func SideBySide(tests int) {
 	if f := flag.Lookup("test.parallel"); f != nil && runtime.GOMAXPROCS(0) < tests {
 		_ = f.Value.Set(strconv.Itoa(tests)) // it is a number
 	}
 }
 
-// leaked looks for goroutines for some seconds. A closed cluster client waits for up to 5 s before it closes
-// connections that it replaced shortly before.
+// leaked returns an error if goroutines outlive the tests by 8 s. They get that long, because a closed cluster client
+// waits for up to 5 s before it closes connections that it replaced shortly before.
 func leaked(opts []goleak.Option) error {
 	for deadline := time.Now().Add(8 * time.Second); ; {
 		err := goleak.Find(opts...)
@@ -89,6 +98,9 @@ func leaked(opts []goleak.Option) error {
 	}
 }
 
+// endAll calls the registered functions, the latest first, and returns the first error. It counts the IDs down; an ID
+// whose registration was cancelled has no function. It does not hold the lock during a call, because the function may
+// cancel another registration.
 func endAll() error {
 	var first error
 	for {
@@ -105,14 +117,5 @@ func endAll() error {
 		if !left {
 			return first
 		}
-	}
-}
-
-// IgnoreServers returns options for a test that looks for its own leaked goroutines while servers of this package
-// run.
-func IgnoreServers() []goleak.Option {
-	return []goleak.Option{
-		goleak.IgnoreAnyFunction("github.com/duestream/duestream/integration/redistest.runChild"),
-		goleak.IgnoreAnyFunction("github.com/duestream/duestream/integration/redistest.(*helper).read"),
 	}
 }

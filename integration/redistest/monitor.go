@@ -17,21 +17,21 @@ import (
 // inside scripts and functions, or its own commands. All methods are safe for concurrent use.
 type Monitor struct {
 	t       testing.TB
-	control *rawConn // sends the marks, guarded by mark
-	mark    sync.Mutex
+	mark    sync.Mutex    // guards control
+	control *rawConn      // sends the marks; see sync
 	done    chan struct{} // closed when the reader has ended
 
-	mu     sync.Mutex
+	mu     sync.Mutex // guards the fields below
 	counts map[string]int
 	total  int
-	marks  map[string]chan struct{}
-	err    error
+	marks  map[string]chan struct{} // by mark: closed when MONITOR has reported the mark
+	err    error                    // why the reader has ended
 }
 
 const markPrefix = "redistest-mark-"
 
-// Monitor starts counting, and stops when the test ends. It sees every client of the server, so use a server of the
-// test's own for exact numbers. It fails the test when the server does not support MONITOR.
+// Monitor starts to count requests, and stops when the test ends. It counts those of every client of the server, so use
+// a server of the test's own for exact numbers. It fails the test when the server does not support MONITOR.
 func (s *Server) Monitor(t testing.TB) *Monitor {
 	t.Helper()
 	control, err := dialRaw(s.opt)
@@ -117,7 +117,7 @@ func (m *Monitor) sync() {
 func (m *Monitor) read(feed *rawConn) {
 	defer close(m.done)
 	for {
-		line, err := feed.line()
+		line, err := feed.replies.Reply()
 		if err != nil {
 			if errors.Is(err, net.ErrClosed) {
 				err = errors.New("the test has ended")
@@ -127,11 +127,11 @@ func (m *Monitor) read(feed *rawConn) {
 			m.mu.Unlock()
 			return
 		}
-		m.count(line)
+		m.count(line.Text)
 	}
 }
 
-// count parses one line of the form
+// count counts the request in one line of MONITOR, or closes the channel of a mark. The line has the form
 //
 //	+1700000000.123456 [0 127.0.0.1:40000] "xadd" "key" …
 //

@@ -30,6 +30,7 @@ func startNode(t testing.TB, n node) *Server {
 	return s
 }
 
+// tryNode starts a server on a free port, and tries again on another one if the port is taken meanwhile.
 func tryNode(t testing.TB, n node) (*Server, error) {
 	if serverBinary() == "" {
 		if err := installServer(); err != nil {
@@ -39,7 +40,7 @@ func tryNode(t testing.TB, n node) (*Server, error) {
 	for attempt := 1; ; attempt++ {
 		dir := t.TempDir()
 		s, err := launch(dir, n)
-		if err == nil || attempt == 5 || !strings.Contains(err.Error(), "in use") {
+		if err == nil || attempt == startAttempts || !strings.Contains(err.Error(), "in use") {
 			return s, err
 		}
 	}
@@ -83,6 +84,7 @@ func launch(dir string, n node) (*Server, error) {
 	return s, nil
 }
 
+// address returns a URL. It has a user only if there is a password.
 func address(scheme, user, password, hostPort string) string {
 	if password != "" {
 		hostPort = user + ":" + password + "@" + hostPort
@@ -90,8 +92,8 @@ func address(scheme, user, password, hostPort string) string {
 	return scheme + "://" + hostPort
 }
 
-// front returns a server that stands for a whole topology. It has its URL, and the product and version of like. It
-// cannot be killed.
+// front returns a server that stands for a whole topology: it has the topology's URL, and the product and version of
+// like. It cannot be killed.
 func front(t testing.TB, url, name string, like *Server) *Server {
 	t.Helper()
 	s := At(t, url, name)

@@ -11,7 +11,7 @@ import (
 // that server.
 func Own(t testing.TB, args ...string) *Server {
 	t.Helper()
-	dir := t.TempDir() // before our cleanup is registered, so that it is removed after the server has ended
+	dir := t.TempDir() // before the server's cleanup is registered, so that it is removed after the server has ended
 	s, err := startOwn(dir, args)
 	if err != nil {
 		t.Fatalf("redistest: this test needs a server that it may kill: %v", err)
@@ -20,10 +20,10 @@ func Own(t testing.TB, args ...string) *Server {
 	return s
 }
 
-// owned makes a server end with the test that may kill it.
+// owned makes the test the owner of a server: the test may kill the server, and the server ends with the test.
 func (s *Server) owned(t testing.TB) {
 	s.tb = t
-	remove := atExit(s.inst.end) // for a test that ends without its cleanups
+	remove := AtExit(s.inst.end) // for a test that ends without its cleanups
 	t.Cleanup(func() {
 		remove()
 		if err := s.inst.end(); err != nil {

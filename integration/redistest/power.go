@@ -11,14 +11,16 @@ import (
 	"testing"
 )
 
+// A library that is put before the server's C library writes a line to a log after each fsync: how many bytes of which
+// file are on disk.
 const (
 	syncLibrary = "synced.so"
 	syncLog     = "synced.log"
 )
 
-// OwnOn returns a server for this test that runs an image with an append-only file, and whose machine can lose its
-// power: see [Server.CutPower]. It returns false if the image is not there. It fails the test when there is no C
-// compiler, and says what to do.
+// OwnOn returns a server for this test that runs an image with an append-only file. [Server.CutPower] can end it as a
+// power failure does. OwnOn returns false if the image is not there. It fails the test when there is no C compiler, and
+// says what to do.
 func OwnOn(t testing.TB, image string, args ...string) (*Server, bool) {
 	t.Helper()
 	if !hasImage(image) {
@@ -37,8 +39,8 @@ func OwnOn(t testing.TB, image string, args ...string) (*Server, bool) {
 	return s, true
 }
 
-// CutPower ends a server from [OwnOn] as a power failure may. Of its append-only file, only the part remains that it
-// had asked the system to write to disk. Start starts the server again.
+// CutPower ends a server from [OwnOn] as a power failure may. Of the append-only file, only the part remains that the
+// server had asked the system to write to disk (fsync). Start starts the server again.
 func (s *Server) CutPower() {
 	s.control("cut the power of", func(inst instance) error {
 		if err := inst.kill(); err != nil {
@@ -48,6 +50,7 @@ func (s *Server) CutPower() {
 	})
 }
 
+// forgetUnsynced cuts the append-only files to the length that is on disk.
 func forgetUnsynced(dir string) error {
 	onDisk, err := readSyncLog(filepath.Join(dir, syncLog))
 	if err != nil {
@@ -63,7 +66,7 @@ func forgetUnsynced(dir string) error {
 	return err
 }
 
-// readSyncLog returns how many bytes of each file are on disk.
+// readSyncLog returns how many bytes of each file are on disk, by file name. The last line about a file counts.
 func readSyncLog(path string) (map[string]int64, error) {
 	log, err := os.Open(path)
 	if err != nil {

@@ -7,12 +7,13 @@ import (
 	"os/exec"
 )
 
-// preload holds libraries that are put before the C library of a server (LD_PRELOAD).
+// preload holds the sources of libraries that are put before the C library of a server (LD_PRELOAD).
 //
 //go:embed preload/*.c
 var preload embed.FS
 
-// buildLibrary compiles one of them. If there is no compiler, it installs one where it can.
+// buildLibrary compiles the source with this name into the file library. If there is no compiler, it tries to install
+// one.
 func buildLibrary(name, library string) error {
 	source, err := preload.ReadFile("preload/" + name)
 	if err != nil {

@@ -41,14 +41,14 @@ type process struct {
 	env     []string // in addition to that of this process
 	port    int
 	dataDir string
-	opt     rueidis.ClientOption // how to ask whether it is ready; if not set, only the address is used
+	opt     rueidis.ClientOption // with which awaitReady connects: user, password and TLS; the address is added
 
 	mu   sync.Mutex
 	cmd  *exec.Cmd
 	gone chan struct{} // closed when cmd has been reaped
 }
 
-// startProcess starts the program on a free port. Its arguments override the defaults (no persistence).
+// startProcess starts the program on a free port. By default it stores nothing on disk; args may change that.
 func startProcess(binary, dataDir string, args ...string) (*Server, error) {
 	for attempt := 1; ; attempt++ {
 		port, err := freePort()
@@ -59,12 +59,13 @@ func startProcess(binary, dataDir string, args ...string) (*Server, error) {
 		if err = p.start(); err == nil {
 			return serverOf(p, port, "process", "process", "")
 		}
-		if attempt == 5 || !strings.Contains(err.Error(), "in use") {
+		if attempt == startAttempts || !strings.Contains(err.Error(), "in use") {
 			return nil, err
 		}
 	}
 }
 
+// serverOf returns the Server of a started instance. If the server does not answer, it ends the instance.
 func serverOf(inst instance, port int, origin, short, image string) (*Server, error) {
 	s, err := newServer("redis://127.0.0.1:"+strconv.Itoa(port), inst)
 	if err == nil {
@@ -109,7 +110,7 @@ func (p *process) start() error {
 		"--port", strconv.Itoa(p.port), "--bind", "127.0.0.1", "--dir", p.dataDir,
 		"--save", "", "--appendonly", "no", "--daemonize", "no",
 	}
-	if p.config != "" { // first, where the program expects it
+	if p.config != "" { // the program expects its configuration file as the first argument
 		defaults = append([]string{p.config}, defaults...)
 	}
 	cmd := exec.Command(p.binary, append(defaults, p.args...)...)

@@ -25,15 +25,15 @@ type Proxy struct {
 	closed   bool
 	links    map[*link]struct{}
 	stalled  bool
-	arms     map[fate]arm
-	cuts     map[fate]int
+	arms     map[fate]arm  // requests that are still to be cut, by the way to cut them
+	cuts     map[fate]int  // number of connections that were cut, by the way of the cut
 	delay    time.Duration // of every piece of traffic, in each direction
 }
 
-// arm is the rest of a Cut* call.
+// arm says which requests are still to be cut in one way: the next n with these commands.
 type arm struct {
 	n        int
-	commands []string // upper case; empty means any
+	commands []string // in upper case; empty means all commands
 }
 
 // Proxy starts a proxy in front of the server. It works for plain TCP, and not for TLS or Unix sockets.
@@ -124,15 +124,16 @@ func (p *Proxy) cutsOf(f fate) int {
 	return p.cuts[f]
 }
 
-// Slow delays every piece of traffic by d in each direction, one piece after the other, as a slow and narrow network
-// does. Zero ends the delay.
+// Slow delays every piece of traffic by d in each direction, as a slow network does. A piece waits for the one before
+// it, so the throughput sinks too. Zero ends the delay.
 func (p *Proxy) Slow(d time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.delay = d
 }
 
-// Refuse makes the proxy's port refuse connections, or accept them again. Open connections stay; CutAll closes those.
+// Refuse makes the proxy's port refuse new connections, or accept them again. Open connections stay open; CutAll closes
+// them.
 func (p *Proxy) Refuse(refuse bool) {
 	p.t.Helper()
 	p.mu.Lock()
@@ -208,18 +209,18 @@ func (p *Proxy) close() {
 	p.wg.Wait()
 }
 
-// fate says what happens to a piece of traffic.
+// fate says what happens to a request.
 type fate int
 
 const (
-	pass    fate = iota
-	swallow      // dropped, and the connection stays open
-	cut          // forwarded, but its reply is dropped
-	drop         // not forwarded
-	tear         // forwarded, with half of the next reply
+	pass    fate = iota // forwarded
+	swallow             // dropped, and the connection stays open
+	cut                 // forwarded; its reply is dropped, and the connection is closed
+	drop                // dropped, and the connection is closed
+	tear                // forwarded; half of what the server sends next is passed on, and the connection is closed
 )
 
-// judge decides what happens to one request.
+// judge decides what happens to a request with this command, and counts it against the arm that it matches.
 func (p *Proxy) judge(command string) fate {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -247,7 +248,7 @@ func (p *Proxy) addCut(f fate) {
 	p.cuts[f]++
 }
 
-// linger waits for the delay that Slow has set.
+// linger waits for the delay that Slow has set, or until the link is closed.
 func (p *Proxy) linger(l *link) {
 	p.mu.Lock()
 	delay := p.delay

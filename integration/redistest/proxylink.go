@@ -67,7 +67,8 @@ func (p *Proxy) serve(client *net.TCPConn) {
 	<-down
 }
 
-// requests reads the client's requests one by one, because only a complete request is sure to be executed.
+// requests forwards the client's requests, or does to them what judge decides, until the connection is to be closed. It
+// reads them one by one, because the server executes only complete requests. down is closed when replies has ended.
 func (p *Proxy) requests(l *link, down <-chan struct{}) {
 	in := bufio.NewReaderSize(l.client, 64<<10)
 	out := bufio.NewWriterSize(l.server, 64<<10)
@@ -87,8 +88,8 @@ func (p *Proxy) requests(l *link, down <-chan struct{}) {
 			if _, err := out.Write(request); err != nil || out.Flush() != nil {
 				return
 			}
-			// When no more input can come, the server executes what it has and then closes. So its close shows that
-			// it has executed everything.
+			// When no more input can come, the server executes the requests that it has, and then closes the
+			// connection. So the end of the replies shows that it has executed all of them.
 			_ = l.server.SetReadDeadline(time.Now().Add(cutTimeout))
 			_ = l.server.CloseWrite()
 			<-down
@@ -110,7 +111,7 @@ func (p *Proxy) requests(l *link, down <-chan struct{}) {
 	}
 }
 
-// replies copies the server's bytes to the client until the server closes.
+// replies copies the server's bytes to the client until the server closes the connection, or until it has torn a reply.
 func (p *Proxy) replies(l *link) {
 	buf := make([]byte, 64<<10)
 	for {

@@ -1,26 +1,27 @@
 package redistest
 
 import (
-	"bufio"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/internal/resp"
 )
 
 const rawTimeout = 2 * time.Second
 
-// rawConn is a plain RESP2 connection for what a client library would hide: MONITOR, readiness and process identity.
+// rawConn is a plain RESP2 connection to one server. It is used where a client library would repeat, redirect or hide
+// something: for MONITOR, to wait until a server is ready, and to ask one node of a topology.
 type rawConn struct {
 	net.Conn
-	r *bufio.Reader
+	replies *resp.Reader
 }
 
 // serverError is an error reply without the leading dash.
@@ -46,7 +47,7 @@ func dialRaw(opt rueidis.ClientOption) (*rawConn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &rawConn{Conn: nc, r: bufio.NewReader(nc)}
+	c := &rawConn{Conn: nc, replies: resp.NewReader(nc)}
 	if opt.Password != "" {
 		args := []string{"AUTH", opt.Password}
 		if opt.Username != "" {
@@ -60,53 +61,24 @@ func dialRaw(opt rueidis.ClientOption) (*rawConn, error) {
 	return c, nil
 }
 
-// call sends one command and returns its reply as text. It supports simple strings, integers, bulk strings and
-// errors.
+// call sends one command and returns its reply as text. It does not support lists.
 func (c *rawConn) call(args ...string) (string, error) {
 	if err := c.SetDeadline(time.Now().Add(rawTimeout)); err != nil {
 		return "", err
 	}
-	var b strings.Builder
-	fmt.Fprintf(&b, "*%d\r\n", len(args))
-	for _, a := range args {
-		fmt.Fprintf(&b, "$%d\r\n%s\r\n", len(a), a)
-	}
-	if _, err := io.WriteString(c.Conn, b.String()); err != nil {
+	if _, err := c.Write(resp.Command(args...)); err != nil {
 		return "", err
 	}
-	line, err := c.line()
-	if err != nil {
+	reply, err := c.replies.Reply()
+	switch {
+	case err != nil:
 		return "", err
+	case reply.IsError():
+		return "", serverError(reply.Text)
+	case reply.Null, strings.IndexByte("*~%>", reply.Kind) >= 0:
+		return "", fmt.Errorf("reply %q", c.replies.Raw())
 	}
-	switch line[0] {
-	case '+', ':':
-		return line[1:], nil
-	case '-':
-		return "", serverError(line[1:])
-	case '$':
-		n, err := strconv.Atoi(line[1:])
-		if err != nil || n < 0 {
-			return "", fmt.Errorf("reply %q", line)
-		}
-		buf := make([]byte, n+2)
-		if _, err := io.ReadFull(c.r, buf); err != nil {
-			return "", err
-		}
-		return string(buf[:n]), nil
-	}
-	return "", fmt.Errorf("reply %q", line)
-}
-
-func (c *rawConn) line() (string, error) {
-	line, err := c.r.ReadString('\n')
-	if err != nil {
-		return "", err
-	}
-	line = strings.TrimRight(line, "\r\n")
-	if line == "" {
-		return "", errors.New("empty reply")
-	}
-	return line, nil
+	return reply.Text, nil
 }
 
 // info returns the fields of an INFO section.
@@ -124,8 +96,9 @@ func (c *rawConn) info(section string) (map[string]string, error) {
 	return fields, nil
 }
 
-// awaitReady returns nil once the server answers PONG, which a loading server does not do, and otherwise the last
-// reason. A positive pid must be that of the answering server, because another server may have taken the port first.
+// awaitReady waits until the server answers PING with PONG, which a server that still loads its data does not do. After
+// the timeout, or when gone is closed, it returns an error. If pid is positive, the server must have this process ID,
+// because another server may have taken the port first.
 func awaitReady(opt rueidis.ClientOption, pid int, timeout time.Duration, gone <-chan struct{}) error {
 	deadline := time.Now().Add(timeout)
 	tick := time.NewTicker(10 * time.Millisecond)
@@ -146,6 +119,7 @@ func awaitReady(opt rueidis.ClientOption, pid int, timeout time.Duration, gone <
 	}
 }
 
+// probe returns nil if a server answers PONG and, if pid is positive, has this process ID.
 func probe(opt rueidis.ClientOption, pid int) error {
 	c, err := dialRaw(opt)
 	if err != nil {

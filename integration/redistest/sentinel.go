@@ -62,6 +62,7 @@ func Sentinels(t testing.TB, options SentinelOptions) *Watched {
 	return w
 }
 
+// config returns the configuration of a sentinel. Two sentinels must agree that the master is away.
 func (w *Watched) config(master *Server) string {
 	lines := []string{
 		"sentinel monitor " + masterName + " 127.0.0.1 " + port(master) + " 2",
@@ -78,7 +79,7 @@ func (w *Watched) config(master *Server) string {
 	return strings.Join(lines, "\n") + "\n"
 }
 
-// startAll starts count servers at once.
+// startAll starts count servers in parallel. They end with the test.
 func startAll(t testing.TB, n node, count int) []*Server {
 	t.Helper()
 	servers, errs := make([]*Server, count), make([]error, count)
@@ -160,7 +161,8 @@ func (w *Watched) Master() *Server {
 	return nil
 }
 
-// Promoted waits until another server than the given one is the master, according to the sentinels and to itself.
+// Promoted waits until another server than instead is the master, according to most sentinels and to itself, and
+// returns that server.
 func (w *Watched) Promoted(instead *Server) *Server {
 	w.t.Helper()
 	var master *Server
@@ -183,7 +185,7 @@ func (w *Watched) CutReplication() {
 	}
 }
 
-// Caught waits until every replica is online and has everything that the master has.
+// Caught waits until both replicas have caught up with the master: they are connected, and have everything that it has.
 func (w *Watched) Caught() {
 	w.t.Helper()
 	Eventually(w.t, topologyReady, func() (bool, string) {

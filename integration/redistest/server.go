@@ -23,8 +23,8 @@ type Server struct {
 	short   string // name of the subtest in Each
 	image   string // the Docker image, or empty if it is not a container
 
-	inst instance   // nil when we did not start the server
-	tb   testing.TB // the test that owns it, nil for shared servers
+	inst instance   // nil if this process did not start the server
+	tb   testing.TB // the test that owns the server; nil for shared servers
 }
 
 // instance is a server that this process started: a child process or a container.
@@ -108,8 +108,8 @@ func (s *Server) Kill() { s.control("kill", instance.kill) }
 // Stop ends the server with SIGTERM, so that it saves what it is configured to save, and returns when it has ended.
 func (s *Server) Stop() { s.control("stop", instance.stop) }
 
-// Start starts a killed or stopped server again, on the same address with the same data directory. It returns when
-// the server answers PING with PONG, which is after loading.
+// Start starts a killed or stopped server again, on the same address with the same data directory. It returns when the
+// server has loaded its data and answers PING with PONG.
 func (s *Server) Start() { s.control("start", instance.start) }
 
 // Pause stops the server's process (SIGSTOP): connections stay open and nothing answers.
@@ -126,6 +126,7 @@ func (s *Server) Dir() string {
 	return s.inst.dir()
 }
 
+// control does something to a server that its test owns, and panics for any other server. verb is for messages.
 func (s *Server) control(verb string, do func(instance) error) {
 	if s.tb == nil || s.inst == nil {
 		panic("redistest: " + verb + " of a server that other tests use; take one with Own")

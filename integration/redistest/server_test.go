@@ -2,16 +2,14 @@ package redistest
 
 import (
 	"context"
-	"errors"
-	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/redis/rueidis"
 )
 
+// ctxFor returns the context of the test with a timeout.
 func ctxFor(t testing.TB, d time.Duration) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	t.Cleanup(cancel)
@@ -51,6 +49,7 @@ func ownOfEveryKind(t *testing.T, f func(t *testing.T, start func(args ...string
 	})
 }
 
+// A server of a test's own that is killed or stopped, and started again, has the same address and the same data.
 func TestOwnServerComesBackWithItsData(t *testing.T) {
 	t.Parallel()
 	ownOfEveryKind(t, func(t *testing.T, start func(args ...string) *Server) {
@@ -79,86 +78,7 @@ func TestOwnServerComesBackWithItsData(t *testing.T) {
 	})
 }
 
-func TestPausedServerKeepsConnectionsButDoesNotAnswer(t *testing.T) {
-	t.Parallel()
-	ownOfEveryKind(t, func(t *testing.T, start func(args ...string) *Server) {
-		t.Parallel()
-		s := start()
-		c := s.Client(t, func(o *rueidis.ClientOption) { o.DisableRetry = true })
-		s.Pause()
-		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-		defer cancel()
-		if err := c.Do(ctx, c.B().Ping().Build()).Error(); !errors.Is(err, context.DeadlineExceeded) {
-			t.Fatalf("a paused server said %v", err)
-		}
-		s.Resume()
-		if err := c.Do(ctxFor(t, 5*time.Second), c.B().Ping().Build()).Error(); err != nil {
-			t.Fatal(err)
-		}
-		s.Pause()
-		s.Kill() // must work on a paused server too
-	})
-}
-
-func TestSharedServerMayNotBeKilled(t *testing.T) {
-	t.Parallel()
-	defer func() {
-		if recover() == nil {
-			t.Fatal("Kill of the shared server did not panic")
-		}
-	}()
-	Shared(t).Kill()
-}
-
-func TestServerTellsItsNameAndVersion(t *testing.T) {
-	t.Parallel()
-	s := Own(t)
-	if !strings.HasSuffix(s.Name(), s.Version()+" (process)") || strings.Count(s.Version(), ".") != 2 {
-		t.Fatalf("name %q, version %q", s.Name(), s.Version())
-	}
-	if s.Valkey() != strings.HasPrefix(s.Name(), "valkey ") {
-		t.Fatalf("%s: Valkey() = %v", s.Name(), s.Valkey())
-	}
-	at := At(t, s.URL(), "elsewhere")
-	at.Client(t)
-	if at.Addr() != s.Addr() || at.Name() != "server (elsewhere)" {
-		t.Fatalf("%s is %q", at.Addr(), at.Name())
-	}
-}
-
-func TestManyOwnServersStartAtOnce(t *testing.T) {
-	t.Parallel()
-	var wg sync.WaitGroup
-	var mu sync.Mutex
-	var addrs []string
-	for range 8 {
-		wg.Go(func() {
-			s, err := fromPath(t.TempDir())
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			defer s.inst.end()
-			mu.Lock()
-			defer mu.Unlock()
-			addrs = append(addrs, s.Addr())
-		})
-	}
-	wg.Wait()
-	slices.Sort(addrs)
-	if got := len(slices.Compact(addrs)); got != 8 {
-		t.Fatalf("%d different addresses of 8", got)
-	}
-}
-
-func TestBadServerArgumentsAreReportedWithTheServersOwnWords(t *testing.T) {
-	t.Parallel()
-	_, err := startOwn(t.TempDir(), []string{"--no-such-option", "1"})
-	if err == nil || !strings.Contains(err.Error(), "no-such-option") {
-		t.Fatalf("error is %v", err)
-	}
-}
-
+// Each runs on as many servers as there are subtests, and a second Each uses the same servers again.
 func TestEachRunsEveryImageOnce(t *testing.T) {
 	seen := map[string]string{} // by address: the subtest
 	Each(t, func(t *testing.T, s *Server) {
@@ -183,20 +103,8 @@ func TestEachRunsEveryImageOnce(t *testing.T) {
 	}
 }
 
-func TestEachRunsOnlyWhatIsAskedFor(t *testing.T) {
-	t.Setenv(EnvOnly, "shared")
-	n := 0
-	Each(t, func(t *testing.T, s *Server) {
-		n++
-		if s != Shared(t) {
-			t.Errorf("ran on %s", s.Name())
-		}
-	})
-	if n != 1 {
-		t.Fatalf("ran on %d servers", n)
-	}
-}
-
+// In three days, turns returns every image once, apart from the first one, on which the shared server runs. Each day
+// has an image of Redis and one of Valkey, if there are any.
 func TestEachImageHasItsDay(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}
@@ -220,6 +128,8 @@ func TestEachImageHasItsDay(t *testing.T) {
 	}
 }
 
+// When a test ends, the keys with its prefix are deleted, also if there are thousands, and the keys of another prefix
+// stay.
 func TestPrefixLeavesNoKeyBehind(t *testing.T) {
 	t.Parallel()
 	s := Shared(t)
@@ -258,6 +168,7 @@ func TestPrefixLeavesNoKeyBehind(t *testing.T) {
 	}
 }
 
+// Queue returns another name at each call, and a valid one whatever the name of the test is.
 func TestNamesAreUniqueAndFitForQueues(t *testing.T) {
 	t.Parallel()
 	t.Run("with a/strange näme {and} "+strings.Repeat("long ", 40), func(t *testing.T) {
@@ -271,11 +182,12 @@ func TestNamesAreUniqueAndFitForQueues(t *testing.T) {
 	})
 }
 
+// Monitor counts the requests of clients, and not the commands inside scripts. Calls counts both.
 func TestMonitorCountsRequestsButNotWhatScriptsDo(t *testing.T) {
 	t.Parallel()
 	Each(t, func(t *testing.T, s *Server) {
 		if s == Shared(t) {
-			s = Own(t) // other tests use the shared one at the same time
+			s = Own(t) // because other tests use the shared server at the same time
 		}
 		// Use one connection, so that no other one is opened, with its own greeting, while we count.
 		c := s.Client(t, func(o *rueidis.ClientOption) { o.ForceSingleClient, o.PipelineMultiplex = true, -1 })
@@ -306,6 +218,7 @@ func TestMonitorCountsRequestsButNotWhatScriptsDo(t *testing.T) {
 	})
 }
 
+// Eventually waits for its condition, or fails the test with the reason that the condition has given.
 func TestEventuallyWaitsOrSaysWhy(t *testing.T) {
 	t.Parallel()
 	n := 0

@@ -47,6 +47,7 @@ func findShared() (*Server, error) {
 	return s, nil
 }
 
+// firstSource returns a server from the first source that works. The package comment names the sources in their order.
 func firstSource() (*Server, error) {
 	if url := os.Getenv(EnvURL); url != "" {
 		return fromURL(url)
@@ -65,6 +66,7 @@ func firstSource() (*Server, error) {
 	return nil, noServer(err, errProcess)
 }
 
+// noServer returns an error that says how to get a server, and what went wrong with each source.
 func noServer(tried ...error) error {
 	return fmt.Errorf("%s%w", howToGetOne, errors.Join(tried...))
 }
@@ -81,7 +83,7 @@ func fromURL(url string) (*Server, error) {
 	return s, nil
 }
 
-// fromEngine runs the preferred image in the local engine, or the best one that is there if preferred is empty.
+// fromEngine returns a server that runs the image of chooseImage in the local engine.
 func fromEngine(preferred string) (*Server, error) {
 	image, err := chooseImage(preferred)
 	if err != nil {
@@ -112,8 +114,8 @@ func imageServer(image string) (*Server, error) {
 	return get()
 }
 
-// fromPath starts the program on the PATH. If there is none, it installs one where it can. Without a directory the
-// server is shared: it gets a temporary directory and runs until the process ends.
+// fromPath starts the server program on the PATH. If there is none, it tries to install one. Without a data directory
+// the server is shared: it gets a temporary directory, and runs until this process ends.
 func fromPath(dataDir string, args ...string) (*Server, error) {
 	binary := serverBinary()
 	if binary == "" {
@@ -131,14 +133,14 @@ func fromPath(dataDir string, args ...string) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	atExit(func() error { return os.RemoveAll(dir) })
+	AtExit(func() error { return os.RemoveAll(dir) })
 	return kept(startProcess(binary, dir, args...))
 }
 
-// kept makes a started server end with the test process.
+// kept makes a started server end at the end of [Run], and not with a test.
 func kept(s *Server, err error) (*Server, error) {
 	if err == nil {
-		atExit(s.inst.end)
+		AtExit(s.inst.end)
 	}
 	return s, err
 }

@@ -28,6 +28,7 @@ func TestChildProcess(t *testing.T) {
 	}
 }
 
+// child returns a command that runs TestChildProcess in a process of its own, without the settings of this process.
 func child(t *testing.T, mode string, env ...string) *exec.Cmd {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(cancel)
@@ -37,6 +38,8 @@ func child(t *testing.T, mode string, env ...string) *exec.Cmd {
 	return cmd
 }
 
+// The shared server comes from the first source that works. An image or a URL that is asked for, and does not work, is
+// an error. An error never repeats a password, and no test is skipped.
 func TestSharedServerComesFromTheFirstSourceThereIs(t *testing.T) {
 	t.Parallel()
 	own := Own(t)
@@ -73,7 +76,7 @@ func TestSharedServerComesFromTheFirstSourceThereIs(t *testing.T) {
 	}
 }
 
-// A go test process that is killed, or that panics at its timeout, runs no cleanup.
+// A test process that is killed, or that panics at its timeout, runs no cleanup. Its servers must end all the same.
 func TestServerDiesWithTheTestProcess(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS != "linux" {

@@ -20,13 +20,14 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Authority signs certificates for one test. It keeps them in files, because its users need files.
+// Authority is a certificate authority for one test. It writes certificates and keys to files, because servers and
+// clients read them from files.
 type Authority struct {
 	t    testing.TB
 	dir  string
 	key  *ecdsa.PrivateKey
 	cert *x509.Certificate
-	CA   string // its own certificate, PEM
+	CA   string // PEM file with its own certificate
 }
 
 // NewAuthority makes an authority that nobody trusts yet.
@@ -51,8 +52,8 @@ func newKey(t testing.TB) *ecdsa.PrivateKey {
 	return key
 }
 
-// Issue signs a certificate that is valid for a server with these names and addresses, and for a client. It returns
-// the PEM files.
+// Issue signs a certificate that is valid for a client, and for a server with these host names and IP addresses. It
+// returns the PEM files of the certificate and its key. name is the certificate's common name.
 func (a *Authority) Issue(name string, names ...string) (cert, key string) {
 	a.t.Helper()
 	template := &x509.Certificate{
@@ -91,7 +92,7 @@ func (a *Authority) write(name string, template *x509.Certificate, key *ecdsa.Pr
 // SecureServer is a server that only speaks TLS, and asks every client for a certificate.
 type SecureServer struct {
 	*Server
-	CA, Cert, Key string // files of a client that it accepts
+	CA, Cert, Key string // PEM files for a client that the server accepts
 }
 
 // TLS starts a server for this test that only speaks TLS. Its certificate, signed by the authority, is for the given

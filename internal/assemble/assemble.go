@@ -6,7 +6,7 @@
 // only the library of functions has. The built text of a script differs from its file as follows:
 //   - the functions of lua/lib that it can reach stand before it;
 //   - comments are left out, so that each server keeps less text;
-//   - it is refused, before its first write, to a user who may not run all commands that follow;
+//   - before its first write, it ends with an error if its user may not run all commands that follow;
 //   - its errors name a key of the wrong type, or the command that its user may not run.
 //
 // Invariants:
@@ -32,14 +32,14 @@ type Sources struct {
 type source struct {
 	path   string
 	text   string
-	header Header // empty for files without one: those of lib, and publishFile
+	header Header // empty for the files of lib and for publishFile, which have no header
 }
 
 // publishFile is the part of the functions library that publishes each function.
 const publishFile = "functions/publish.lua"
 
-// Read reads the sources. dir is the folder of package lua. It refuses a script without a correct header, and one that
-// uses a file of lib that does not exist.
+// Read reads the sources. dir is the folder of package lua. Read refuses a script without a correct header, and a
+// script that uses a file of lib that does not exist.
 func Read(dir fs.FS) (*Sources, error) {
 	s := &Sources{files: map[string]*source{}}
 	for _, pattern := range []string{"*.lua", "lib/*.lua", "functions/*.lua"} {
@@ -116,11 +116,11 @@ func (s *Sources) library(file *source) string {
 	return b.String()
 }
 
-// columns is the greatest length of a generated line that is not copied.
+// columns is the greatest length of a line that this package writes itself. Lines that are copied may be longer.
 const columns = 120
 
-// folded returns Lua that begins with start, lists the parts, and ends with end. A part that does not fit begins a new
-// line.
+// folded returns Lua that begins with start, lists the parts with commas between them, and ends with end. A part that
+// does not fit into the line begins a new one.
 func folded(start string, parts []string, end string) string {
 	text, length := start, len(start)
 	for i, part := range parts {

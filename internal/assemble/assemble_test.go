@@ -21,7 +21,7 @@ func readAll(t *testing.T) *Sources {
 	return s
 }
 
-// A change of a script shows in what runs only after `go generate ./lua`.
+// The scripts that run are generated: a changed source has no effect before `go generate ./lua`.
 func TestGeneratedFilesAreUpToDate(t *testing.T) {
 	t.Parallel()
 	want, err := readAll(t).Generated()
@@ -47,7 +47,7 @@ func TestGeneratedFilesAreUpToDate(t *testing.T) {
 	}
 }
 
-// Each server keeps the texts of all scripts.
+// Each server keeps the text of every script in memory, so comments are removed before a script is sent.
 func TestScriptsAreSentWithoutComments(t *testing.T) {
 	t.Parallel()
 	s := readAll(t)
@@ -62,15 +62,13 @@ func TestScriptsAreSentWithoutComments(t *testing.T) {
 	}
 }
 
+// A script that cannot be built is refused with the file and the reason, when it is built and not when it runs.
 func TestSourcesThatCannotBeBuiltAreRefused(t *testing.T) {
 	t.Parallel()
-	header := func(uses string) string {
-		return "-- one: does it.\n-- Uses: " + uses + "\n-- KEYS[1] due (zset)\n-- Returns: nothing\n-- Complexity: O(1)\n" +
-			"-- If a command fails here: nothing is done.\n-- Run twice: harmless.\n"
-	}
-	for _, c := range []struct{ name, text, refused string }{
+	header := func(uses string) string { return headerOfOne(uses, "-- KEYS[1] due (zset)\n") }
+	for _, c := range []struct{ name, text, refused string }{ // refused: part of the error; "" = the script is built
 		{"a file of lib that is not there", header("base nowhere"), "there is no lua/lib/nowhere.lua"},
-		{"no header", "return 1\n", `lua/one.lua: no line ""`},
+		{"no header", "return 1\n", "lua/one.lua: no header"},
 		{"a command that is not named", header("base") + "redis.call(command, KEYS[1])\n", "a command is not written as"},
 		{"a command that can be read", header("base") + "redis.call('ZCARD', due)\n", ""},
 	} {

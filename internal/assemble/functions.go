@@ -13,12 +13,12 @@ import (
 // libraryName is the name of the functions library; with an underscore it begins the name of each function.
 const libraryName = "duestream"
 
-// published lists the functions of the library, in their order. keys is the number of keys that each call gives; the
-// keys of the header after these came with later releases. script is the name of the function's script in the library.
+// published lists the functions of the library, in their order.
 var published = []struct {
-	script, file string
-	keys         int
-	former       []formerCall
+	script string       // the name of the function's script in the library
+	file   string       // the script's file
+	keys   int          // how many keys each call gives; further keys of the header came with later releases
+	former []formerCall // the calls of earlier releases
 }{
 	{script: "schedule", file: "enqueue.lua", keys: 7},
 	{script: "cancel", file: "cancel.lua", keys: 4},
@@ -32,7 +32,7 @@ var published = []struct {
 	{script: "dead_letter", file: "functions/dead_letter.lua", keys: 6},
 	{script: "release", file: "functions/release.lua", keys: 6},
 	{script: "extend", file: "extend.lua", keys: 2},
-	// Once, a letter could not go to another group.
+	// In an earlier release, a letter could not be redriven for another group.
 	{script: "redrive", file: "redrive.lua", keys: 6, former: []formerCall{{
 		keys: []string{"dead", "due", "payload", "meta", "wake"},
 		each: []string{"letter", "when", "edited", "payload", "fields"},
@@ -66,42 +66,44 @@ func (s *Sources) Functions() ([]Function, error) {
 			return nil, fmt.Errorf("there is no lua/%s", p.file)
 		}
 		h := file.header
-		recorded := slices.Index(h.Keys, "history") + 1 // the number of keys of a call that the history records
-		if recorded == 0 {
-			recorded = len(h.Keys)
+		keysToHistory := slices.Index(h.Keys, "history") + 1 // the number of keys up to the history
+		if keysToHistory == 0 {
+			keysToHistory = len(h.Keys)
 		}
-		if p.keys > recorded {
-			return nil, fmt.Errorf("lua/%s has %d keys up to the history, fewer than %d", p.file, recorded, p.keys)
+		if p.keys > keysToHistory {
+			return nil, fmt.Errorf("lua/%s has %d keys up to the history, fewer than %d", p.file, keysToHistory, p.keys)
 		}
 		f := Function{
 			Name: libraryName + "_" + p.script, Does: h.Purpose,
-			Keys: h.Keys[:p.keys], More: h.Keys[p.keys:recorded], Later: h.Keys[recorded:],
+			Keys: h.Keys[:p.keys], More: h.Keys[p.keys:keysToHistory], Later: h.Keys[keysToHistory:],
 			Args: h.Args, Each: h.Each, Returns: h.Returns, AllowOOM: p.script != refusedWhenFull,
 			File: p.file, script: p.script, former: p.former,
 		}
-		// At first, only the policy and the history followed the keys that each call gives.
-		var first []string
+		// The first release with a history took only the keys policy and history after Keys. It has a call of its own
+		// if More has further keys today.
+		var firstMore []string
 		for _, key := range f.More {
 			if key == "policy" || key == "history" {
-				first = append(first, key)
+				firstMore = append(firstMore, key)
 			}
 		}
-		if len(first) > 0 && len(first) < len(f.More) {
-			f.former = append(slices.Clone(f.former), formerCall{slices.Concat(f.Keys, first), f.Each})
+		if len(firstMore) > 0 && len(firstMore) < len(f.More) {
+			f.former = append(slices.Clone(f.former), formerCall{slices.Concat(f.Keys, firstMore), f.Each})
 		}
 		functions = append(functions, f)
 	}
 	return functions, nil
 }
 
-// Parts of the library that the program fills in when it loads it.
+// Texts in the library that package lua replaces when it returns the library.
 const (
 	releasePlace = "{{release}}"
 	levelPlace   = "{{level}}"
 )
 
 // FunctionsLibrary returns the library for FUNCTION LOAD: the files of lib that its scripts use, each once and with its
-// comments, then each script as a function. The release and the protocol level are left open.
+// comments, then each script as a function. It contains releasePlace and levelPlace for the release and the protocol
+// level.
 func (s *Sources) FunctionsLibrary() (string, error) {
 	body, err := s.functionsBody()
 	if err != nil {
@@ -109,10 +111,13 @@ func (s *Sources) FunctionsLibrary() (string, error) {
 	}
 	hash := sourceHash(body)
 	return "#!lua name=" + libraryName + "\n" +
-		"-- duestream's scripts as functions, for clients in any language: see docs/reference/protocol.md, section 17.\n" +
-		"-- Generated: load a newer one instead of changing it. Release " + releasePlace + ", source " + hash + ".\n\n" +
+		"-- duestream's scripts as functions, for clients in any language: " +
+		"see docs/reference/protocol.md, section 17.\n" +
+		"-- Generated: load a newer one instead of changing it. " +
+		"Release " + releasePlace + ", source " + hash + ".\n\n" +
 		body +
-		"redis.register_function{function_name = '" + libraryName + "_version', flags = {'no-writes', 'allow-stale'},\n" +
+		"redis.register_function{function_name = '" + libraryName + "_version', " +
+		"flags = {'no-writes', 'allow-stale'},\n" +
 		"callback = function()\n" +
 		"  return {'protocol', '1', 'release', '" + releasePlace + "', 'source', '" + hash + "', " +
 		"'level', '" + levelPlace + "'}\n" +
@@ -148,8 +153,8 @@ func (s *Sources) functionsBody() (string, error) {
 	return b.String(), nil
 }
 
-// functionLibs returns the files of lib that functions use, each after those it needs: in the order in which the
-// scripts name them.
+// functionLibs returns the files of lib that functions use, in the order in which the scripts name them. So each file
+// comes after the files that it needs.
 func (s *Sources) functionLibs(functions []Function) (libs []string) {
 	for _, f := range functions {
 		for _, lib := range s.files[f.File].header.Uses {
@@ -214,9 +219,9 @@ func (s *Sources) functionsGo() (string, error) {
 	return string(text), err
 }
 
-// goText returns a Go string, in lines of at most columns when it stands in a field of functionList.
+// goText returns a text as a Go string, broken into lines that are at most columns long in a field of functionList.
 func goText(text string) string {
-	const most = columns - len(`			Returns:  "" +`)
+	const most = columns - len(`			Returns:  "" +`) // of the text in one line
 	var lines []string
 	for len(text) > most {
 		end := strings.LastIndexByte(text[:most], ' ') + 1

@@ -20,7 +20,7 @@ func TestFunctionsAreTheirScripts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	once := func(what, part string) {
+	wantOnce := func(what, part string) {
 		t.Helper()
 		if n := strings.Count(text, part); n != 1 {
 			t.Errorf("%d copies of %s", n, what)
@@ -32,18 +32,20 @@ func TestFunctionsAreTheirScripts(t *testing.T) {
 		used[f.File] = true
 		file := s.files[f.File]
 		before, after, found := cutAtFirstWrite(file.text)
-		once("the text of "+f.Name, after)
+		wantOnce("the text of "+f.Name, after)
 		if found {
-			once("what stands before the first write of "+f.Name, before)
+			wantOnce("the part before the first write of "+f.Name, before)
 		}
+		// A function has further keys exactly if its script writes a history.
 		if (len(f.More) > 0) != file.header.History {
-			t.Errorf("%s has the further keys %v", f.Name, f.More)
+			t.Errorf("%s: further keys %v, writes a history: %t", f.Name, f.More, file.header.History)
 		}
 		if f.Does == "" || f.Returns == "" {
 			t.Errorf("%s is said to do %q and to return %q", f.Name, f.Does, f.Returns)
 		}
+		// Scripts are tested with the files in the order of their headers, so the library must have the same order.
 		last := -1
-		for _, lib := range file.header.Uses { // the scripts are tested with this order of their files
+		for _, lib := range file.header.Uses {
 			at := slices.Index(libs, lib)
 			if at <= last {
 				t.Errorf("%s needs its files in the order %v, the library has %v", f.Name, file.header.Uses, libs)
@@ -60,12 +62,12 @@ func TestFunctionsAreTheirScripts(t *testing.T) {
 		}
 	}
 	for _, lib := range libs {
-		once(lib, s.files[libPath(lib)].text)
+		wantOnce(lib, s.files[libPath(lib)].text)
 	}
-	if n := strings.Count(text, releasePlace); n != 2 {
-		t.Errorf("%d places for the release", n)
+	if n := strings.Count(text, releasePlace); n != 2 { // one in the comment at the top, one in the version function
+		t.Errorf("%d places for the release, want 2", n)
 	}
-	once("the place for the protocol level", levelPlace)
+	wantOnce("the place for the protocol level", levelPlace)
 }
 
 // In a script a file sees only the files before it; in the library it sees all. A name used in two files would mean one
@@ -96,7 +98,8 @@ func TestLibraryFilesShareNoName(t *testing.T) {
 	if len(owner) < 40 || owner["digits"] == "" || owner["LOST"] == "" || owner["publish"] == "" {
 		t.Errorf("names were not found: %v", slices.Sorted(maps.Keys(owner)))
 	}
-	if len(owner) > 170 {
+	const maxNames = 170 // some way below the 200 local names that Lua allows in one function
+	if len(owner) > maxNames {
 		t.Errorf("%d local names of the 200 that one Lua function may have", len(owner))
 	}
 }

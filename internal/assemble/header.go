@@ -14,15 +14,16 @@ type Header struct {
 	Purpose  string
 	Uses     []string // files of lib
 	Keys     []string // names
-	Types    []string // of the keys, in the same order
-	EveryKey bool     // the whole list of keys is repeated for every item
-	Args     []string // sent once
-	Each     []string // sent for every item, after Args
-	History  bool     // a call with the key of the history has a last argument: who calls
+	Types    []string // the types of the keys, in the same order
+	EveryKey bool     // a call repeats the whole list of keys for every item
+	Args     []string // names of the arguments that are sent once
+	Each     []string // names of the arguments that are sent for every item, after Args
+	History  bool     // a call that gives the key history has the actor as its last argument
 	Returns  string
 }
 
-// sections are the beginnings of the lines of a header, in their order. The first line is the purpose.
+// sections are the beginnings of a header's lines, in their order. The first line is the purpose, which may begin with
+// any text.
 var sections = []string{
 	"", "Uses: ", "KEYS[", "ARGV[", "Returns: ", "Complexity: ", "If a command fails here: ", "Run twice: ",
 }
@@ -38,15 +39,20 @@ const (
 var (
 	keyLine   = regexp.MustCompile(`^KEYS\[(\d+)(\.\.\.)?\] ([a-z_, ]+) \(([a-z; ]+)\)$`)
 	argLine   = regexp.MustCompile(`^ARGV\[(\d+)(\.\.\.)?\] ([a-z_, ]+) \((.+)\)$`)
-	actorLine = regexp.MustCompile(`^ARGV\[#\] actor \(string, who calls; the last one, given with KEYS\[(\d+)\]\)$`)
+	actorLine = regexp.MustCompile(
+		`^ARGV\[#\] actor \(string, who calls; the last argument, only if KEYS\[(\d+)\] is given\)$`)
 )
 
-// ParseHeader reads the header of a script. It refuses one that is incomplete or out of order.
+// ParseHeader reads the header of a script. It refuses a header that is incomplete or out of order.
 func ParseHeader(name, text string) (Header, error) {
 	var h Header
 	seen := map[int]bool{}
 	last := purposeSection
-	for i, item := range headerItems(text) {
+	items := headerItems(text)
+	if len(items) == 0 {
+		return h, errors.New("no header: the file does not begin with a comment")
+	}
+	for i, item := range items {
 		line := item.text
 		section := sectionOf(line)
 		first := i == 0
@@ -69,11 +75,11 @@ func ParseHeader(name, text string) (Header, error) {
 	}
 	for section, title := range sections {
 		if !seen[section] && section != argsSection {
-			return h, fmt.Errorf("no line %q", title)
+			return h, fmt.Errorf("no line begins with %q", title)
 		}
 	}
 	if slices.Contains(h.Keys, "history") != h.History {
-		return h, errors.New("a history without who calls, or the other way round")
+		return h, errors.New("the key history and the argument actor must come together")
 	}
 	if len(h.Keys) != len(h.Types) {
 		return h, fmt.Errorf("%d keys and %d types", len(h.Keys), len(h.Types))
@@ -142,12 +148,12 @@ func (h *Header) addKeys(line string) error {
 
 func (h *Header) addArgs(line string) error {
 	if h.History {
-		return errors.New("who calls is the last argument")
+		return errors.New("the actor must be the last argument")
 	}
 	if actor := actorLine.FindStringSubmatch(line); actor != nil {
 		number := slices.Index(h.Keys, "history") + 1
 		if number == 0 || actor[1] != strconv.Itoa(number) {
-			return errors.New("who calls is for the history")
+			return errors.New("the line of the actor must name the number of the key history")
 		}
 		h.History = true
 		return nil

@@ -6,6 +6,8 @@ import (
 	"testing"
 )
 
+// The parser refuses the header of ack.lua without one of its items, or with two neighbours swapped. It may accept the
+// header without an argument, and then has an argument less.
 func TestHeaderParserRefusesDisorder(t *testing.T) {
 	t.Parallel()
 	good := readAll(t).files["ack.lua"].text
@@ -31,7 +33,7 @@ func TestHeaderParserRefusesDisorder(t *testing.T) {
 	}
 }
 
-// Every item of a header may have several lines.
+// Every item of a header may have several lines. An error behind such items still names the right line.
 func TestHeaderLinesContinueTheirItem(t *testing.T) {
 	t.Parallel()
 	const text = `-- one: does it,
@@ -61,7 +63,7 @@ return 1
 		t.Fatal(err)
 	}
 	if h.Purpose != "does it, twice." || h.Returns != "an integer" {
-		t.Errorf("it does %q and returns %q", h.Purpose, h.Returns)
+		t.Errorf("the header says that it does %q and returns %q", h.Purpose, h.Returns)
 	}
 	for _, list := range []struct{ got, want []string }{
 		{h.Uses, []string{"base", "key"}},

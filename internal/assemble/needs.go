@@ -10,7 +10,7 @@ import (
 // Need is a command that a script may call.
 type Need struct {
 	Command string // with its subcommand: "XADD", "XGROUP DELCONSUMER"
-	Keys    []int  // for which of KEYS, from 0; empty = a command without keys
+	Keys    []int  // the keys for which the script calls it, as indexes of KEYS from 0; empty = a command without keys
 }
 
 // Needs returns the commands that a script may call, read from its file and from the library functions that it can
@@ -24,8 +24,8 @@ func (s *Sources) Needs(script string) ([]Need, error) {
 	return s.needs(file)
 }
 
-// NeedsAfterFirstWrite returns the commands that a script may call once it has begun to write, without those on whose
-// effect nothing depends: those that its user may run when it begins.
+// NeedsAfterFirstWrite returns the commands that a script may call after its first write, without commands on whose
+// effect nothing depends. The script checks before its first write that its user may run these commands.
 func (s *Sources) NeedsAfterFirstWrite(script string) ([]Need, error) {
 	file, err := s.script(script)
 	if err != nil {
@@ -48,7 +48,7 @@ func (s *Sources) needsAfterFirstWrite(file *source) ([]Need, error) {
 		return needsOf(file, s.library(file)+writes)
 	}
 	above := split(s.library(file) + before)
-	for _, f := range above.functions { // a function made above the comment may be called below it
+	for _, f := range above.functions { // a function that is returned above the comment may be called below it
 		if strings.Contains(f.text, "return function") && hasWord(before, f.name) {
 			writes += f.name + "\n"
 		}
@@ -57,24 +57,25 @@ func (s *Sources) needsAfterFirstWrite(file *source) ([]Need, error) {
 	return withoutOptionalKeys(file, all), err
 }
 
-// optionalKeys are keys that few queues use. A script tries its write to one before it changes anything else, because
-// checking the rights to them each time would cost every queue.
+// optionalKeys are keys that few queues use. The rights to them are not checked, because a check in each call would
+// cost every queue. Instead, a script tries its write to such a key before it changes anything else.
 var optionalKeys = []string{"turns", "rate"}
 
 func withoutOptionalKeys(file *source, needs []Need) (rest []Need) {
 	for _, n := range needs {
-		asked := n
-		asked.Keys = slices.DeleteFunc(slices.Clone(n.Keys), func(key int) bool {
+		required := n
+		required.Keys = slices.DeleteFunc(slices.Clone(n.Keys), func(key int) bool {
 			return slices.Contains(optionalKeys, file.header.Keys[key])
 		})
-		if len(asked.Keys) > 0 || len(n.Keys) == 0 {
-			rest = append(rest, asked)
+		if len(required.Keys) > 0 || len(n.Keys) == 0 {
+			rest = append(rest, required)
 		}
 	}
 	return rest
 }
 
-// chunkFunction is the one function that gets a command as an argument; its callers are looked at instead.
+// chunkFunction is the only function that gets a command as an argument. So its calls are read like calls of
+// redis.call.
 const chunkFunction = "in_chunks"
 
 var sentCommand = regexp.MustCompile(
@@ -82,7 +83,7 @@ var sentCommand = regexp.MustCompile(
 
 var subcommands = map[string]bool{"XGROUP": true, "XINFO": true, "MEMORY": true}
 
-// needsOf returns the commands in a text that can be reached from its lines outside of functions.
+// needsOf returns the commands of a text that its lines outside of functions can reach.
 func needsOf(file *source, text string) ([]Need, error) {
 	var needs []Need
 	add := func(command string, keys ...int) {
@@ -118,7 +119,7 @@ func needsOf(file *source, text string) ([]Need, error) {
 				add(command)
 			case at >= 0:
 				add(command, at)
-			default: // a parameter of a library function: any key that the command is for
+			default: // the key is a parameter of a library function, so it may be any key of the command's type
 				add(command, keysFor(command, file.header.Types)...)
 			}
 		}
@@ -128,9 +129,9 @@ func needsOf(file *source, text string) ([]Need, error) {
 
 // keysFor returns the keys of the type on which a command works.
 func keysFor(command string, types []string) (keys []int) {
-	of, ok := map[byte]string{'X': "stream", 'Z': "zset", 'H': "hash"}[command[0]]
+	commandType, known := map[byte]string{'X': "stream", 'Z': "zset", 'H': "hash"}[command[0]]
 	for i, t := range types {
-		if !ok || t == of {
+		if !known || t == commandType {
 			keys = append(keys, i)
 		}
 	}
@@ -141,19 +142,20 @@ func keysFor(command string, types []string) (keys []int) {
 var readOnly = map[string]bool{
 	"TYPE": true, "TIME": true, "EXISTS": true, "ZRANGE": true, "ZRANGEBYSCORE": true, "ZSCORE": true, "ZMSCORE": true,
 	"ZCARD": true, "ZCOUNT": true, "ZRANK": true, "ZRANGEBYLEX": true, "ZSCAN": true,
-	"HGET": true, "HMGET": true, "HLEN": true, "HSCAN": true, "HSTRLEN": true, "HEXISTS": true,
-	"XRANGE": true, "XREVRANGE": true, "XLEN": true, "XPENDING": true, "XINFO GROUPS": true,
+	"HGET": true, "HGETALL": true, "HMGET": true, "HLEN": true, "HSCAN": true, "HSTRLEN": true, "HEXISTS": true,
+	"XRANGE": true, "XREVRANGE": true, "XLEN": true, "XPENDING": true, "XINFO GROUPS": true, "XINFO CONSUMERS": true,
 	"MEMORY USAGE": true, "GET": true, "GETRANGE": true,
 }
 
 // Writes reports whether the command may write.
 func (n Need) Writes() bool { return !readOnly[n.Command] }
 
-// argumentsAfterKey is the least number of arguments after a command's key: newer servers check no rights for fewer.
+// argumentsAfterKey is the least number of arguments that a command takes after its key. Newer servers check the rights
+// only of a command with enough arguments.
 var argumentsAfterKey = map[string]int{
 	"XADD": 3, "XDEL": 1, "XTRIM": 2, "XACK": 2, "XCLAIM": 4, "XAUTOCLAIM": 4,
 	"XGROUP CREATE": 2, "XGROUP DELCONSUMER": 2, "XGROUP DESTROY": 1,
-	"XPENDING": 1, "XRANGE": 2, "XREVRANGE": 2, "XREADGROUP": 1,
+	"XINFO CONSUMERS": 1, "XPENDING": 1, "XRANGE": 2, "XREVRANGE": 2, "XREADGROUP": 1,
 	"ZADD": 2, "ZREM": 1, "ZREMRANGEBYSCORE": 2, "ZREMRANGEBYRANK": 2, "ZRANGE": 2, "ZRANGEBYSCORE": 2,
 	"ZSCORE": 1, "ZMSCORE": 1, "ZRANK": 1, "ZRANGEBYLEX": 2, "ZCOUNT": 2, "ZSCAN": 1,
 	"HSET": 2, "HSETNX": 2, "HDEL": 1, "HGET": 1, "HMGET": 1, "HSTRLEN": 1, "HSCAN": 1, "HEXISTS": 1,
@@ -163,7 +165,7 @@ var argumentsAfterKey = map[string]int{
 // wordsBeforeKey are the words between a command and its key.
 var wordsBeforeKey = map[string][]string{"XREADGROUP": {"GROUP", "0", "0", "STREAMS"}}
 
-// Words returns the need as the shortest possible command for a key of that name; for ACL DRYRUN.
+// Words returns the shortest possible command with this need for a key of that name, as ACL DRYRUN takes it.
 func (n Need) Words(key string) []string {
 	words := strings.Fields(n.Command)
 	if len(n.Keys) == 0 {

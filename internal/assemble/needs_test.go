@@ -7,13 +7,17 @@ import (
 	"testing/fstest"
 )
 
+// headerOfOne returns the header of a script that is called one.
+func headerOfOne(uses, keys string) string {
+	return "-- one: does it.\n-- Uses: " + uses + "\n" + keys + "-- Returns: nothing\n-- Complexity: O(1)\n" +
+		"-- If a command fails here: nothing is done.\n-- Run twice: harmless.\n"
+}
+
 // one returns sources with a single script, called one, and a file of lib, called base.
 func one(t *testing.T, keys, script, base string) *Sources {
 	t.Helper()
-	header := "-- one: does it.\n-- Uses: base\n" + keys + "-- Returns: nothing\n-- Complexity: O(1)\n" +
-		"-- If a command fails here: nothing is done.\n-- Run twice: harmless.\n"
 	s, err := Read(fstest.MapFS{
-		"one.lua":      {Data: []byte(header + script)},
+		"one.lua":      {Data: []byte(headerOfOne("base", keys) + script)},
 		"lib/base.lua": {Data: []byte(base)},
 	})
 	if err != nil {
@@ -22,8 +26,8 @@ func one(t *testing.T, keys, script, base string) *Sources {
 	return s
 }
 
-// The commands of a script are those that it can reach, each with the keys that it may be for. Only those behind its
-// first write are asked for before it.
+// Needs finds the commands that a script can reach, each with the indexes of the keys that the command may be for.
+// Before its first write, the generated script asks whether its user may run the commands after that write.
 func TestNeedsAreReadFromTheText(t *testing.T) {
 	t.Parallel()
 	const keys = "-- KEYS[1] due (zset)\n-- KEYS[2] meta (hash)\n-- KEYS[3] policy (hash)\n-- KEYS[4] turns (zset)\n"
@@ -58,12 +62,12 @@ if score then pcall(pass, due) end
 	// HDEL is for any hash, because the function has the key as a parameter.
 	wantAll := "[{ZSCORE [0]} {XINFO GROUPS []} {ZADD [0 3]} {HDEL [1 2]} {ZREM [0 3]}]"
 	if got := fmt.Sprint(all); got != wantAll {
-		t.Errorf("it needs %s, want %s", got, wantAll)
+		t.Errorf("the script needs %s, want %s", got, wantAll)
 	}
-	// The write to turns is not asked for, and the last line may fail.
+	// Not asked for are the write to turns and the ZREM of the last line, which runs in a pcall and may fail.
 	wantLate := "[{ZADD [0]} {HDEL [1 2]}]"
 	if got := fmt.Sprint(late); got != wantLate {
-		t.Errorf("behind its first write it needs %s, want %s", got, wantLate)
+		t.Errorf("after its first write the script needs %s, want %s", got, wantLate)
 	}
 	text, err := s.Script("one")
 	if err != nil {
@@ -75,7 +79,7 @@ if score then pcall(pass, due) end
   or KEYS[3] and not may('HDEL', KEYS[3], '0') and {'HDEL', KEYS[3]})
 `
 	if !strings.Contains(before, asked) {
-		t.Errorf("before its first write it does not ask whether its user may write:\n%s", before)
+		t.Errorf("before its first write the script does not ask whether its user may write:\n%s", before)
 	}
 	if strings.Contains(text, "never") || !strings.Contains(after, "naming_key(reply, {KEYS[1], 'zset', ") {
 		t.Errorf("the script ends with\n%s", after)
@@ -92,6 +96,6 @@ func TestAScriptThatOnlyReadsHasNoGuard(t *testing.T) {
 	}
 	body, _, _ := strings.Cut(text, "\nend\n")
 	if strings.Contains(body, "acl_check_cmd") {
-		t.Errorf("it asks for rights:\n%s", body)
+		t.Errorf("the script asks for rights:\n%s", body)
 	}
 }

@@ -14,8 +14,8 @@ type luaText struct {
 
 type function struct{ name, text string }
 
-// split splits a text. A function begins with "local function" at the beginning of a line. It ends with that line, if
-// "end" stands at its end, else with the next line "end".
+// split splits a text. A function begins with a line that begins with "local function". It ends with the same line if
+// that line ends with "end", else with the next line that is only "end".
 func split(text string) luaText {
 	var l luaText
 	inside := false
@@ -35,14 +35,15 @@ func split(text string) luaText {
 	return l
 }
 
-// reachableFrom returns the functions that can be called from a text, directly or through each other, in their order.
+// reachableFrom returns the texts of the functions that a text names, directly or through each other, in their order. A
+// function counts as named if its name is a word of the text, so a local with the name of a function brings it in, too.
 func (l luaText) reachableFrom(text string) string {
 	called := map[string]bool{}
-	for more := true; more; {
-		more = false
+	for found := true; found; {
+		found = false
 		for _, f := range l.functions {
 			if !called[f.name] && hasWord(text, f.name) {
-				called[f.name], more = true, true
+				called[f.name], found = true, true
 				text += f.text
 			}
 		}

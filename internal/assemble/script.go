@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// firstWriteComment begins the comment after which a script writes. A command that is refused before it ends the script
-// with nothing done.
+// firstWriteComment is the beginning of the comment after which a script writes. A command that is refused before this
+// comment ends the script, and nothing was changed.
 const firstWriteComment = "-- Everything is known before the first write"
 
 // Script returns the text of a script as the server gets it.
@@ -23,15 +23,15 @@ func (s *Sources) Script(name string) (string, error) {
 	return library.rest + library.reachableFrom(script) + script, nil
 }
 
-// guarded returns a script with two checks of its user's rights, and with errors that name the key or the command. Its
-// first write comes after the first check: a refusal in the middle would leave the work half done. So a script checks
-// the types only of keys that it does not read before its first write. keep is applied to each part of the file.
+// guarded returns a script with two checks of its user's rights, and with errors that name the key or the command. The
+// first check stands before the first write, because a refusal between two writes would leave the work half done. The
+// second check, after an error, names the right that was missing. keep is applied to each part of the file.
 func (s *Sources) guarded(file *source, keep func(text string) string) (string, error) {
 	all, err := s.needs(file)
 	if err != nil {
 		return "", err
 	}
-	late, err := s.needsAfterFirstWrite(file)
+	afterFirstWrite, err := s.needsAfterFirstWrite(file)
 	if err != nil {
 		return "", err
 	}
@@ -41,7 +41,7 @@ func (s *Sources) guarded(file *source, keep func(text string) string) (string, 
 		types = append(types, fmt.Sprintf("KEYS[%d], '%s'", i+1, t))
 	}
 	return "local function main()\n" +
-		keep(before) + guard(file, late) + keep(after) +
+		keep(before) + guard(file, afterFirstWrite) + keep(after) +
 		"end\n" +
 		"local ok, reply = pcall(main)\n" +
 		"if ok then return reply end\n" +
@@ -49,7 +49,8 @@ func (s *Sources) guarded(file *source, keep func(text string) string) (string, 
 		folded("return naming_key(reply, {", types, "})"), nil
 }
 
-// cutAtFirstWrite cuts a text at firstWriteComment, which is left out. A text without it is returned as after.
+// cutAtFirstWrite cuts a text at firstWriteComment, and leaves that comment out. If a text has no such comment, all of
+// it is returned as after.
 func cutAtFirstWrite(text string) (before, after string, found bool) {
 	before, rest, found := strings.Cut(text, "\n"+firstWriteComment)
 	if !found {
@@ -59,9 +60,9 @@ func cutAtFirstWrite(text string) (before, after string, found bool) {
 	return before + "\n", after, true
 }
 
-// guard returns the Lua in front of a script's writes: the refusal of a user who may not run all commands that follow.
-// A script that only reads needs none. The check costs a fraction of a command, and the server does not count it as
-// one.
+// guard returns the Lua that stands before a script's first write, and refuses a user who may not run all commands that
+// follow. It is empty for a script that only reads. The check costs a fraction of a command, and the server does not
+// count it as a command.
 func guard(file *source, needs []Need) string {
 	for _, n := range needs {
 		if n.Writes() {
@@ -79,7 +80,7 @@ func refusal(file *source, needs []Need) string {
 		switch {
 		case len(n.Keys) == 0:
 			checks = append(checks, n.check())
-		case n.Command == "TYPE": // of every key, before the first write
+		case n.Command == "TYPE": // a script asks for the types of many keys; one of them is enough to check the right
 			checks = append(checks, n.checkFor(file, n.Keys[0]))
 		default:
 			for _, key := range n.Keys {
@@ -92,17 +93,18 @@ func refusal(file *source, needs []Need) string {
 	}
 	return "do local may = redis.acl_check_cmd\n" +
 		"local lacks = may and (" + strings.Join(checks, "\n  or ") + ")\n" +
-		"if lacks then return redis.error_reply('NOPERM this user lacks ' .. lacks[1] .. ' on \"' .. (lacks[2] or '') ..\n" +
+		"if lacks then return redis.error_reply('NOPERM this user lacks ' .. lacks[1] .. " +
+		"' on \"' .. (lacks[2] or '') ..\n" +
 		"  '\", which script " + strings.TrimSuffix(file.path, ".lua") + " may need; nothing was changed') end end\n"
 }
 
-// check returns the Lua expression that is false if the user may run a command without keys, else a list: the command
-// and the key.
+// check returns a Lua expression for a command without keys. Its value is false if the user may run the command, else a
+// list of the command and the key.
 func (n Need) check() string {
 	return fmt.Sprintf("not may(%s) and {'%s', ''}", n.luaWords(), n.Command)
 }
 
-// checkFor is check for a command on one key.
+// checkFor is check for a command with a key. key is an index of KEYS, from 0.
 func (n Need) checkFor(file *source, key int) string {
 	name := fmt.Sprintf("KEYS[%d]", key+1)
 	words := n.luaWords() + ", " + name + strings.Repeat(", '0'", argumentsAfterKey[n.Command])
@@ -119,8 +121,8 @@ func (n Need) luaWords() string {
 	return "'" + strings.Join(words, "', '") + "'"
 }
 
-// mayBeAbsent reports whether some callers of a script leave a key out: one that few queues use, and in a call of a
-// function the turns, the history, and all keys after either.
+// mayBeAbsent reports whether some callers leave a key out. In calls of a function these are the keys policy and rate,
+// turns and history, and all keys after turns or history.
 func mayBeAbsent(file *source, key int) bool {
 	for i, name := range file.header.Keys[:key+1] {
 		if name == "turns" || name == "history" {
@@ -129,7 +131,7 @@ func mayBeAbsent(file *source, key int) bool {
 		if i == key && (name == "policy" || name == "rate") {
 			return true
 		}
-		if i == key && file.path == "redrive.lua" && name == "stream" { // a former call of the function does not give it
+		if i == key && file.path == "redrive.lua" && name == "stream" { // calls of an earlier release do not give this key
 			return true
 		}
 	}

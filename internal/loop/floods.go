@@ -7,30 +7,32 @@ import (
 	"time"
 )
 
-// Bounds of Floods for one text: lines written within a window. One more line counts the others.
+// Within floodWindow, Floods writes at most floodLines lines with the same message.
 const (
 	floodLines  = 10
 	floodWindow = 10 * time.Second
 )
 
-// Floods writes log lines of which there may be thousands a second, one for each message that fails. For each text it
-// writes the first lines of a window, and at the window's end how many were left out, as left_out. After Close every
-// line that was left out has been counted. The zero value is ready; any number of goroutines may write.
+// Floods limits log lines that may come thousands of times a second, one for each queue message that fails. Of the
+// lines with the same log message, it writes the first ones of a window. If it left out lines, it writes one more line
+// when the window ends, whose attribute left_out is their number. Close ends all windows; Floods can be used again
+// after it. The zero value is ready for use, by any number of goroutines.
 type Floods struct {
 	mu    sync.Mutex
-	kinds map[string]*flood
+	kinds map[string]*flood // by log message
 }
 
-// flood counts the lines of one text in the current window.
+// flood counts the lines with one log message in the current window.
 type flood struct {
-	began     time.Time
-	said, out int
-	log       *slog.Logger
-	level     slog.Level
-	end       *time.Timer // of the window; nil = no line was left out
+	began   time.Time
+	written int
+	leftOut int
+	log     *slog.Logger
+	level   slog.Level
+	end     *time.Timer // ends the window; nil = no line was left out
 }
 
-// Log writes a line, or counts it. Like slog, it does nothing if the level is not enabled.
+// Log writes a line, or counts it as left out. Like slog, it does nothing if the level is not enabled.
 func (f *Floods) Log(log *slog.Logger, level slog.Level, text string, attrs ...slog.Attr) {
 	if log.Enabled(context.Background(), level) && f.admits(log, level, text) {
 		log.LogAttrs(context.Background(), level, text, attrs...)
@@ -49,11 +51,11 @@ func (f *Floods) admits(log *slog.Logger, level slog.Level, text string) bool {
 		}
 		f.kinds[text] = one
 	}
-	if one.said < floodLines {
-		one.said++
+	if one.written < floodLines {
+		one.written++
 		return true
 	}
-	one.out++
+	one.leftOut++
 	if one.end == nil {
 		one.end = time.AfterFunc(floodWindow-now.Sub(one.began), func() { f.count(text, one) })
 	}
@@ -68,9 +70,9 @@ func (f *Floods) count(text string, one *flood) {
 		delete(f.kinds, text)
 	}
 	f.mu.Unlock()
-	if ours && one.out > 0 {
+	if ours && one.leftOut > 0 {
 		one.end.Stop()
-		one.log.LogAttrs(context.Background(), one.level, text, slog.Int("left_out", one.out),
+		one.log.LogAttrs(context.Background(), one.level, text, slog.Int("left_out", one.leftOut),
 			slog.Duration("within", time.Since(one.began).Round(time.Millisecond)))
 	}
 }

@@ -2,8 +2,8 @@ package loop
 
 import "sync"
 
-// Locks has one lock per name. With queues as names, a queue whose server does not answer delays no other. The zero
-// value is ready for use.
+// Locks has one lock for each name. If the names are queues, a queue whose server does not answer delays no other
+// queue. The zero value is ready for use.
 type Locks struct {
 	mu    sync.Mutex
 	locks map[string]*namedLock
@@ -11,7 +11,7 @@ type Locks struct {
 
 type namedLock struct {
 	sync.Mutex
-	users int // its holder and the waiting goroutines
+	users int // how many goroutines hold the lock or wait for it
 }
 
 // Lock locks a name, and returns the function that unlocks it.

@@ -5,12 +5,13 @@ import (
 	"testing"
 )
 
-// A queue whose server does not answer keeps its lock for seconds.
+// A lock on one name excludes others of the same name, and delays no other name. This matters because a queue whose
+// server does not answer keeps its lock for seconds.
 func TestALockedNameDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	var q Locks
 	unlock := q.Lock("away")
-	q.Lock("other")()
+	q.Lock("other")() // takes the lock and releases it, while "away" is locked
 
 	made := 0
 	var all sync.WaitGroup

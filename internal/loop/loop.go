@@ -1,5 +1,6 @@
-// Package loop holds the common parts of all loops that run for ever: waiting, being poked, backing off after errors,
-// and one log line when something starts to fail and one when it works again. It also has locks by name.
+// Package loop has the common parts of all loops that run for ever: they wait, are woken by a poke, back off after
+// errors, and write one log line when something starts to fail, and one when it works again. The package also has locks
+// by name.
 package loop
 
 import (
@@ -10,13 +11,15 @@ import (
 )
 
 const (
-	// CallTimeout is how long one request may take before its server counts as unreachable.
+	// CallTimeout is the time after which one request is given up, because its server counts as unreachable.
 	CallTimeout = 5 * time.Second
-	// PassTimeout is how long one step of a long walk may take.
+	// PassTimeout is the time after which a request about many messages, or one step of work on a whole queue, is given
+	// up.
 	PassTimeout = 30 * time.Second
 )
 
-// NewBackoff returns the waits between tries that go on for ever: 50 ms at first, doubled up to most, with jitter.
+// NewBackoff returns a backoff for tries without an end: it waits 50 ms at first, then twice as long each time, up to
+// most, with jitter.
 func NewBackoff(most time.Duration) *backoff.ExponentialBackOff {
 	return backoff.NewExponentialBackOff(backoff.WithInitialInterval(50*time.Millisecond), backoff.WithMultiplier(2),
 		backoff.WithMaxInterval(most), backoff.WithMaxElapsedTime(0))
@@ -25,7 +28,7 @@ func NewBackoff(most time.Duration) *backoff.ExponentialBackOff {
 // Sleep waits for d. It returns false if ctx ends first.
 func Sleep(ctx context.Context, d time.Duration) bool { return SleepUntil(ctx, d, nil) }
 
-// SleepUntil returns true after d, or when poked, and false when ctx has ended.
+// SleepUntil returns true after d, or when a poke arrives before. It returns false if ctx has ended.
 func SleepUntil(ctx context.Context, d time.Duration, poked <-chan struct{}) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -46,8 +49,8 @@ func Poke(c chan struct{}) {
 	}
 }
 
-// Every runs a pass at once, and then after each interval, or when poked. After an error it runs sooner, with backoff.
-// It returns when ctx ends.
+// Every runs a pass at once, and then again after each interval, or when a poke arrives. After an error, the next pass
+// follows after the wait of b, if that is shorter than the interval. Every returns when ctx ends.
 func Every(ctx context.Context, interval func() time.Duration, b *backoff.ExponentialBackOff, poked <-chan struct{},
 	pass func(context.Context) error) {
 	for {

@@ -9,11 +9,13 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
+// Every runs a pass at once and then one each minute. A poke starts the next pass at once. After an error the next pass
+// comes after a backoff, which is at most 1.5 times maxBackoff because of its jitter.
 func TestEveryWaitsBacksOffAndIsPoked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const maxBackoff = 5 * time.Second
 		began, poked, passes := time.Now(), make(chan struct{}, 1), make(chan time.Duration)
-		var answer error
+		var answer error // of each pass
 		go Every(t.Context(), func() time.Duration { return time.Minute }, NewBackoff(maxBackoff), poked,
 			func(ctx context.Context) error {
 				select {

@@ -15,21 +15,22 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Reporter logs one line per change of state: when something starts to fail, when it fails for another reason, and when
-// it works again. It works again when the last of its failing parts does. At level Info and above, each line "failing"
-// is followed by a line "works again", and no "works again" comes without a "failing" before it. Any number of
-// goroutines may report.
+// Reporter logs the changes of state of an activity, one line each: when it starts to fail, when it fails for another
+// reason, and when it works again. An activity may have parts, such as queues; it works again when no part fails any
+// more. At level Info and above, each line "is failing" is followed by a line "works again", and no "works again" comes
+// without an "is failing" before it. Any number of goroutines may report.
 type Reporter struct {
-	Log      *slog.Logger     // has the attributes of all lines
-	Activity string           // "drain"
-	Quiet    func(error) bool // which errors are logged at debug level, because somebody else reports them; nil = none
+	Log      *slog.Logger // has the attributes of all lines
+	Activity string       // begins the log messages: "drain"
+	// Quiet says for which errors the line has debug level, because other code reports these errors; nil = for none.
+	Quiet func(error) bool
 
 	failing atomic.Bool // changes under mu
 
-	mu    sync.Mutex
-	kinds map[string]string // by failing part: the kind of its last error
-	since time.Time
-	told  bool // a line "failing" was logged above debug level
+	mu     sync.Mutex
+	kinds  map[string]string // failing part → the kind of its last error
+	since  time.Time         // when the activity started to fail
+	logged bool              // a line "is failing" was logged above debug level
 }
 
 // IsFailing reports whether the last report of any part was an error.
@@ -62,12 +63,12 @@ func (r *Reporter) ReportPart(part string, err error) {
 	r.failing.Store(true)
 	quiet, kind := r.Quiet != nil && r.Quiet(err), kindOf(err)
 	known := slices.Contains(slices.Collect(maps.Values(r.kinds)), kind)
-	if quiet && r.told {
-		kind, known = cmp.Or(r.kinds[part], kind), true // the kind that was logged remains
+	if quiet && r.logged {
+		kind, known = cmp.Or(r.kinds[part], kind), true // the kind that was logged stays
 	}
 	r.kinds[part] = kind
 	if !known {
-		r.told = r.told || !quiet
+		r.logged = r.logged || !quiet
 		hint := cmp.Or(lua.Hint(err), "this should not happen: please report it")
 		r.Log.Log(context.Background(), level(slog.LevelError, quiet), r.Activity+" is failing",
 			slog.Any("error", err), slog.String("hint", hint))
@@ -80,21 +81,22 @@ func (r *Reporter) works(part string) {
 	}
 	delete(r.kinds, part)
 	if len(r.kinds) == 0 {
-		r.Log.Log(context.Background(), level(slog.LevelInfo, !r.told), r.Activity+" works again",
+		r.Log.Log(context.Background(), level(slog.LevelInfo, !r.logged), r.Activity+" works again",
 			slog.Duration("after", time.Since(r.since).Round(time.Millisecond)))
-		r.told = false
+		r.logged = false
 		r.failing.Store(false)
 	}
 }
 
-func level(loud slog.Level, quiet bool) slog.Level {
+// level returns the level of a line: debug if it is quiet, else the given level.
+func level(normal slog.Level, quiet bool) slog.Level {
 	if quiet {
 		return slog.LevelDebug
 	}
-	return loud
+	return normal
 }
 
-// kindOf returns the kind of an error, so that the same trouble is logged once although its text differs.
+// kindOf returns the kind of an error. Errors of one kind are logged once, although their texts differ.
 func kindOf(err error) string {
 	for _, kind := range []error{
 		lua.ErrFull, lua.ErrWrongType, lua.ErrDenied, lua.ErrUnsupported, lua.ErrNoGroup, lua.ErrUnavailable,

@@ -13,36 +13,36 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// A worker whose acknowledgements were denied kept on reading. It logged at every entry that it works again, and at
-// every acknowledgement that it is failing.
+// An activity works again only when all of its parts do. Regression: a worker whose acknowledgements were denied, but
+// which could read, logged "works again" at every read and "is failing" at every acknowledgement.
 func TestConditionWorksAgainWhenAllOfItsPartsDo(t *testing.T) {
 	t.Parallel()
 	var book queuetest.LogBook
 	c := Reporter{Log: book.Logger(), Activity: "worker"}
-	c.ReportPart("settling", nil) // never failed
+	c.ReportPart("settling", nil) // writes nothing, because the part never failed
 	c.ReportPart("settling", lua.ErrDenied)
 	for range 3 {
 		c.Report(nil) // reads
 		c.ReportPart("settling", lua.ErrDenied)
 	}
-	c.Report(lua.ErrDenied) // the same trouble
+	c.Report(lua.ErrDenied) // writes nothing, because the activity is failing already
 	c.ReportPart("settling", nil)
 	redistest.Want(t, "while reads fail", slices.Equal(book.Turns(), []string{"failing"}), true)
 	c.Report(nil)
 	c.Report(nil)
-	redistest.Want(t, "in the end", slices.Equal(book.Turns(), []string{"failing", "again"}), true)
+	redistest.Want(t, "when all works again", slices.Equal(book.Turns(), []string{"failing", "again"}), true)
 }
 
-// An outage was reported by the heartbeat alone, and its end by every queue. A queue whose key had another type after
-// an outage only logged that it works again. At level Info, each end must have its beginning, and each beginning its
-// end.
+// At level Info, each "works again" must follow an "is failing", and each "is failing" must be followed by a "works
+// again". A quiet error writes no line at this level, because another part of the program reports it. Regression: only
+// the heartbeat logged the beginning of an outage, but every queue logged its end.
 func TestEveryEndOfATroubleHasItsBeginning(t *testing.T) {
 	t.Parallel()
 	quiet, loud := lua.ErrUnavailable, lua.ErrWrongType
 	for _, c := range []struct {
 		what string
-		told []error
-		want string
+		told []error // reported in this order; nil = it works
+		want string  // the lines, in short
 	}{
 		{"quiet only", []error{quiet, nil, quiet, quiet, nil}, ""},
 		{"loud only", []error{loud, loud, nil, nil, loud, nil}, "failing again failing again"},

@@ -2,17 +2,21 @@ package ndjson
 
 import (
 	"bytes"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"strings"
+
+	"github.com/duestream/duestream/lua"
 )
 
 // checkObject refuses what the decoder of the standard library accepts silently: null in place of an object or a value,
 // a key that is given twice (the last one would win), a key in capitals, and half a surrogate pair (it would become
-// U+FFFD). It does not look into a payload that is JSON. fields: the keys are fields of ours, not names of headers.
-func checkObject(object []byte, fields bool) error {
+// U+FFFD). It does not look into a payload that is JSON. keysAreFields: the keys are names of our fields, which have no
+// capitals; else they are names of headers, which may have any characters.
+func checkObject(object []byte, keysAreFields bool) error {
 	dec := json.NewDecoder(bytes.NewReader(object))
 	open, err := dec.Token()
 	if err != nil {
@@ -28,7 +32,7 @@ func checkObject(object []byte, fields bool) error {
 			return err
 		}
 		key, _ := token.(string)
-		if fields && strings.ContainsFunc(key, func(r rune) bool {
+		if keysAreFields && strings.ContainsFunc(key, func(r rune) bool {
 			return r != '_' && (r < 'a' || r > 'z') && (r < '0' || r > '9')
 		}) {
 			return fmt.Errorf("unknown field %q", key)
@@ -55,7 +59,7 @@ func checkValue(key string, value json.RawMessage) error {
 			return fmt.Errorf("%s: is null: leave it out", key)
 		}
 	case '"':
-		if halfCharacter(value) {
+		if lua.HasHalfCharacter(value) {
 			return fmt.Errorf(`%s: holds half a character (\ud800 to \udfff without its other half)`, key)
 		}
 	case '{':
@@ -66,36 +70,6 @@ func checkValue(key string, value json.RawMessage) error {
 		}
 	}
 	return nil
-}
-
-// halfCharacter reports whether a JSON string holds one half of a surrogate pair without the other.
-func halfCharacter(text []byte) bool {
-	if !bytes.Contains(text, []byte(`\u`)) {
-		return false
-	}
-	high := false // the unit before was a first half
-	for i := 0; i < len(text); i++ {
-		if text[i] != '\\' {
-			if high {
-				return true
-			}
-			continue
-		}
-		if i++; i >= len(text) || text[i] != 'u' || i+4 >= len(text) {
-			if high {
-				return true
-			}
-			continue
-		}
-		unit := bytes.ToLower(text[i+1 : i+5])
-		low := unit[0] == 'd' && unit[1] >= 'c'
-		if high != low {
-			return true
-		}
-		high = unit[0] == 'd' && unit[1] >= '8' && unit[1] < 'c'
-		i += 4
-	}
-	return high
 }
 
 // Decode decodes one JSON object. It refuses unknown fields, and anything after the object. Its errors speak of JSON,
@@ -115,6 +89,7 @@ func Decode(line []byte, into any) error {
 	}
 	var kind *json.UnmarshalTypeError
 	var syntax *json.SyntaxError
+	var encoded base64.CorruptInputError
 	switch {
 	case errors.As(err, &kind) && kind.Field == "":
 		return fmt.Errorf("is a JSON %s: must be an object", kind.Value)
@@ -124,8 +99,24 @@ func Decode(line []byte, into any) error {
 		return fmt.Errorf("%s: is a JSON %s: must be %s", kind.Field, kind.Value, jsonName(kind.Type.Kind().String()))
 	case errors.As(err, &syntax), errors.Is(err, io.ErrUnexpectedEOF):
 		return fmt.Errorf("is not JSON: %w", err)
+	case errors.As(err, &encoded):
+		return fmt.Errorf("payload_base64: is not base64 (%w)", err) // the only field of type Base64
 	}
 	return errors.New(strings.TrimPrefix(err.Error(), "json: "))
+}
+
+// Base64 is bytes whose JSON is a string of base64. Unlike []byte it does not take an array of numbers.
+type Base64 []byte
+
+// UnmarshalJSON takes a string of base64.
+func (b *Base64) UnmarshalJSON(text []byte) error {
+	var encoded string
+	if err := json.Unmarshal(text, &encoded); err != nil {
+		return err
+	}
+	decoded, err := base64.StdEncoding.DecodeString(encoded)
+	*b = decoded
+	return err
 }
 
 func jsonName(goKind string) string {

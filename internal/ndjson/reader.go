@@ -14,9 +14,9 @@ const MaxLine = 24 << 20
 // Reader reads lines of any length in bounded memory.
 type Reader struct {
 	r      *bufio.Reader
-	Number int   // of the last line
-	Max    int   // how long a line may be: MaxLine unless changed
-	Bytes  int64 // read so far, up to the end of the last line
+	Number int   // number of the last line, from 1
+	Max    int   // how long a line may be, in bytes: MaxLine unless changed
+	Bytes  int64 // bytes read so far, up to the end of the last line
 }
 
 // NewReader returns a reader of the lines of r.

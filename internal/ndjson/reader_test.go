@@ -6,6 +6,7 @@ import (
 	"testing"
 )
 
+// The reader reports a line that is too long without its text, and goes on with the line after it.
 func TestLineReaderSkipsALineThatIsTooLong(t *testing.T) {
 	t.Parallel()
 	r := NewReader(io.MultiReader(strings.NewReader("a\n"), strings.NewReader(strings.Repeat("x", MaxLine+1)),

@@ -11,7 +11,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Wrap returns a client that tells an observer of each call; without one, the client itself.
+// Wrap returns a client that reports each call to an observer. If the observer is nil, it returns the client itself.
 func Wrap(c rueidis.Client, o Observer) rueidis.Client {
 	if o == nil {
 		return c
@@ -32,7 +32,8 @@ func (c *observedClient) Do(ctx context.Context, cmd rueidis.Completed) rueidis.
 	return reply
 }
 
-// DoMulti implements rueidis.Client. The time of a script that is sent with other commands is that of all of them.
+// DoMulti implements rueidis.Client. If a script is sent with other commands, the time of all of them counts as the
+// script's time.
 func (c *observedClient) DoMulti(ctx context.Context, cmds ...rueidis.Completed) []rueidis.RedisResult {
 	script := ""
 	if len(cmds) > 0 {

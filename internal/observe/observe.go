@@ -15,10 +15,11 @@ type Observer interface {
 	// Series returns the receiver of the events of a queue, or of one of its groups if group is not "". An empty queue
 	// stands for the events of the bridge itself. The result must not be nil. The caller may keep it.
 	Series(part Part, queue, group string) Series
-	// Call receives each call to Redis: the name of the script that was run, "" for any other command, the duration and
-	// the error.
+	// Call receives each call to Redis: the name of the script that was run ("" if the call runs no script), the
+	// duration and the error.
 	Call(script string, took time.Duration, err error)
 	// BridgeStarted receives a bridge that begins to run. Until the bridge calls ended, the observer may read the view.
+	// A nil ended is not called.
 	BridgeStarted(BridgeView) (ended func())
 }
 
@@ -26,10 +27,10 @@ type Observer interface {
 type Series interface {
 	// Add reports that an event happened n times.
 	Add(e Event, n int)
-	// AddTimed is Add for events with a duration, the same one for each of the n.
+	// AddTimed is Add for n events with the same duration.
 	AddTimed(e Event, n int, d time.Duration)
-	// AddSized is Add for events with a number, the same one for each of the n. Each kind of event is always reported by
-	// the same one of these methods.
+	// AddSized is Add for n events with the same number. Each kind of event is always reported by the same one of these
+	// three methods.
 	AddSized(e Event, n, size int)
 }
 
@@ -53,25 +54,26 @@ func SeriesOf(o Observer, part Part, queue, group string) Series {
 	return o.Series(part, queue, group)
 }
 
-// BridgeView is the view of a running bridge that an observer may read. None of its functions touches Redis.
+// BridgeView is what an observer may read about a running bridge. None of its functions touches Redis.
 type BridgeView struct {
-	Client rueidis.Client // of the bridge, without its observer
+	Client rueidis.Client // the bridge's client, whose calls are not reported to the observer
 	Prefix string
-	Owned  func() []string // names of the partitions that it owns
+	Owned  func() []string // names of the partitions that the bridge owns
 	Status func() Status
 }
 
 // Status is a bridge's own view of itself, in numbers.
 type Status struct {
 	LastHeartbeat             time.Time // zero = none yet
-	Live                      int       // bridges
-	Queues, Partitions, Owned int
+	Live                      int       // how many bridges are alive
+	Queues, Partitions, Owned int       // how many queues and partitions exist, and how many partitions the bridge owns
 }
 
 // Event is a kind of event.
 type Event uint8
 
-// Events. Package bridge says of each what it counts, and which ones are reported with a duration or a number.
+// Events. The documentation of package bridge says what each event counts, and which events are reported with a
+// duration or a number.
 const (
 	// of a client
 	Enqueued Event = iota

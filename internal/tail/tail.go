@@ -21,26 +21,26 @@ import (
 )
 
 const (
-	readKeys  = 1000             // in one blocking read
-	readPause = time.Millisecond // between two reads: it bounds the number of reads in a storm of entries
+	readKeys  = 1000             // the most streams of one blocking read
+	readPause = time.Millisecond // the pause between two reads, which bounds the number of reads when many entries come
 )
 
-// Config of a Reader. All fields but Broken are required.
+// Config is the configuration of a Reader. All fields are required.
 type Config struct {
-	Client   rueidis.Client // for reads that block
+	Client   rueidis.Client // a client for reads that block
 	Block    time.Duration  // how long one read waits
-	Count    int            // entries of one stream in one read, at most
+	Count    int            // the most entries of one stream in one read
 	Log      *slog.Logger
-	Activity string // its name in log lines: "wait for tokens"
+	Activity string // the name of the reader's work in log lines: "wait for tokens"
 
-	// Added is called with a stream and the last entry that a read returned.
+	// Added is called for each stream of which a read returned entries, with the ID of the last of them.
 	Added  func(key, last string)
-	Broken func(error) // a read failed
+	Broken func(error) // is called when a read failed
 }
 
-// Reader waits for entries of any number of streams, with one blocking read over all of them; on a cluster with one
-// read for each. Reading consumes nothing, so a read may be interrupted at any time, and every reader sees every entry.
-// It is safe for concurrent use.
+// Reader waits for entries of any number of streams, with one blocking read for up to 1,000 streams; on a cluster with
+// one read for each stream. Reading consumes nothing, so a read may be interrupted at any time, and every reader sees
+// every entry. It is safe for concurrent use.
 type Reader struct {
 	cfg     Config
 	changed chan struct{}
@@ -114,8 +114,9 @@ func (r *Reader) Seen() map[string]string {
 	return maps.Clone(r.last)
 }
 
-// Reset starts all reads at the beginning. It is for a stream whose last entry is earlier than one seen before: the
-// server was flushed or its clock set back, and a read after the old entry would wait in vain.
+// Reset makes all reads begin at the beginning of their streams. A caller needs it if the last entry of a stream is
+// earlier than an entry that was seen before: then the server was flushed, or its clock was set back, and a read after
+// the old entry would wait in vain.
 func (r *Reader) Reset() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -147,8 +148,8 @@ type read struct {
 	block time.Duration
 }
 
-// reads splits the keys. On a cluster each key has a read of its own. On one server, the more reads there are, the
-// longer each blocks, so that their rate stays the same.
+// reads splits the streams into reads. On a cluster each stream has a read of its own. On a single server, each read
+// blocks longer the more reads there are, so that the number of requests per second stays the same.
 func (r *Reader) reads() []read {
 	keys, size, block := r.Keys(), readKeys, r.cfg.Block
 	if len(keys) == 0 {
@@ -170,7 +171,8 @@ func (r *Reader) readAll(ctx context.Context, keys []string, block time.Duration
 	b, st := loop.NewBackoff(5*time.Second), r.stateOf(keys[0])
 	for ctx.Err() == nil {
 		added, err := r.Read(ctx, keys, block)
-		for _, key := range slices.Sorted(maps.Keys(added)) { // also when the round is over: the next one begins after them
+		// Reported even if ctx has ended, because the next read of these streams begins after these entries.
+		for _, key := range slices.Sorted(maps.Keys(added)) {
 			r.cfg.Added(key, added[key])
 		}
 		if ctx.Err() != nil {
@@ -188,8 +190,8 @@ func (r *Reader) readAll(ctx context.Context, keys []string, block time.Duration
 	}
 }
 
-// forget drops the reporters of reads that no longer exist. Most of these failed because of a key that was since left
-// out.
+// forget drops the reporters of reads that no longer exist. It reports their activity as working first, because most of
+// these reads failed over a stream that Watch has removed since then.
 func (r *Reader) forget(reads []read) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -210,7 +212,8 @@ func (r *Reader) stateOf(key string) *loop.Reporter {
 	return r.states[key]
 }
 
-// Read waits for entries that were not seen yet, and returns the last one of each stream; none after the time block.
+// Read waits for entries that were not seen yet, for at most block. It returns the ID of the last entry of each stream
+// that has new entries.
 func (r *Reader) Read(ctx context.Context, keys []string, block time.Duration) (map[string]string, error) {
 	ids := make([]string, len(keys))
 	r.mu.Lock()
@@ -218,10 +221,10 @@ func (r *Reader) Read(ctx context.Context, keys []string, block time.Duration) (
 		ids[i] = cmp.Or(r.last[key], "0-0")
 	}
 	r.mu.Unlock()
-	// Without a deadline a server that hangs is never noticed.
+	// Without a deadline, a server that hangs would never be noticed.
 	ctx, cancel := context.WithTimeout(ctx, block+loop.CallTimeout)
 	defer cancel()
-	// rueidis repeats the XREAD of its builder by itself, but a broken connection must be seen here.
+	// rueidis would repeat an XREAD of its own builder by itself, but the caller must learn of a broken connection.
 	found, err := r.cfg.Client.Do(ctx, r.cfg.Client.B().Arbitrary("XREAD", "COUNT", strconv.Itoa(r.cfg.Count), "BLOCK",
 		strconv.FormatInt(block.Milliseconds(), 10), "STREAMS").
 		Keys(keys...).Args(ids...).Blocking()).AsXRead()
@@ -240,7 +243,7 @@ func (r *Reader) Read(ctx context.Context, keys []string, block time.Duration) (
 	return added, nil
 }
 
-// Earlier compares two stream IDs, <ms>-<seq>.
+// Earlier reports whether entry ID a, <ms>-<seq>, comes before b.
 func Earlier(a, b string) bool {
 	aMs, aSeq := idParts(a)
 	bMs, bSeq := idParts(b)

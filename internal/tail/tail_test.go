@@ -16,6 +16,7 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
+// clientOf is a client that says which mode it has.
 type clientOf struct {
 	rueidis.Client
 	mode rueidis.ClientMode
@@ -23,7 +24,8 @@ type clientOf struct {
 
 func (c clientOf) Mode() rueidis.ClientMode { return c.mode }
 
-// One server has few reads, and the more there are, the longer each waits. On a cluster each stream has its own.
+// On one server, one read is for up to 1,000 streams. The more reads there are, the longer each blocks, so that the
+// server gets the same number of requests per second. On a cluster each stream has a read of its own.
 func TestReadsAreFewWhereTheyCanBe(t *testing.T) {
 	t.Parallel()
 	keys := map[string]string{}
@@ -42,6 +44,7 @@ func TestReadsAreFewWhereTheyCanBe(t *testing.T) {
 	}
 }
 
+// Earlier compares the two parts of stream IDs as numbers, not as text.
 func TestLowerComparesStreamIDsAsNumbers(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -52,13 +55,13 @@ func TestLowerComparesStreamIDsAsNumbers(t *testing.T) {
 		{"0-0", "", false}, {"18446744073709551614-1", "18446744073709551615-0", true},
 	} {
 		if got := Earlier(c.a, c.b); got != c.want {
-			t.Errorf("%q lower than %q: %v", c.a, c.b, got)
+			t.Errorf("%q earlier than %q: %v", c.a, c.b, got)
 		}
 	}
 }
 
-// A read failed because of a key that was since left out, so it no longer exists. It had logged that it is failing, and
-// never its end.
+// A read that has failed is forgotten when its streams are no longer read, and the log then says that the failure is
+// over. Regression: the log had "is failing" for such a read, and never "works again".
 func TestReadThatEndsSaysSo(t *testing.T) {
 	t.Parallel()
 	var log queuetest.LogBook
@@ -71,7 +74,8 @@ func TestReadThatEndsSaysSo(t *testing.T) {
 	}
 }
 
-// Entries that a caller has got by another way are not waited for again.
+// Advance tells the reader that its caller has got entries by another way. An older ID must not bring the reader back
+// to entries that it has passed.
 func TestAdvanceNeverGoesBack(t *testing.T) {
 	t.Parallel()
 	r := New(Config{})
@@ -83,7 +87,8 @@ func TestAdvanceNeverGoesBack(t *testing.T) {
 	}
 }
 
-// interrupted is a client whose first read returns when its reader has already other streams to read.
+// interrupted is a client whose first read changes the streams of its reader before it returns, with the reader's
+// context cancelled.
 type interrupted struct {
 	rueidis.Client
 	first  chan struct{} // has room for one
@@ -101,8 +106,8 @@ func (c interrupted) Do(ctx context.Context, command rueidis.Completed) rueidis.
 	return result
 }
 
-// An entry that came while the streams to read changed was seen, but reported to nobody: its waiters waited until the
-// next entry, or until a look ten seconds later.
+// Regression: an entry that came while the streams to read changed was seen, but reported to nobody. Whoever waited for
+// it waited until the next entry, or until a check ten seconds later.
 func TestAnEntryThatComesWhenTheStreamsChangeIsTold(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
@@ -126,8 +131,8 @@ func TestAnEntryThatComesWhenTheStreamsChangeIsTold(t *testing.T) {
 	defer func() { stop(); <-ended }()
 	select {
 	case got := <-told:
-		redistest.Want(t, "told", got, key+" "+id)
+		redistest.Want(t, "reported key and ID", got, key+" "+id)
 	case <-time.After(20 * time.Second):
-		t.Fatal("the entry is told to nobody")
+		t.Fatal("the entry was not reported")
 	}
 }

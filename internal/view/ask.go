@@ -23,7 +23,8 @@ type Question struct {
 	optional bool // see OrNothing
 }
 
-// Into asks for a value. v stays as it is when the server has no value: it answers nil, or that there is no such key.
+// Into returns a question whose answer is stored in v. v stays as it is if the server answers nil, or that there is no
+// such key.
 func Into[T any](command rueidis.Completed, v *T, read func(rueidis.RedisResult) (T, error)) Question {
 	words := command.Commands()
 	n := 2
@@ -68,20 +69,20 @@ func Entries(command rueidis.Completed, list *[]rueidis.XRangeSlice) Question {
 	return Into(command, list, rueidis.RedisResult.AsXRangeSlices)
 }
 
-// OrNoGroup returns the question with a missing group as no error: such a group holds nothing.
+// OrNoGroup returns the question for which a missing group is no error, because such a group holds nothing.
 func (q Question) OrNoGroup() Question {
 	q.noGroup = true
 	return q
 }
 
-// OrNothing returns the question with a refusal of the server as no error: the user may not ask, or the key has another
-// type.
+// OrNothing returns the question for which a refusal of the server is no error: the user may not ask, or the key has
+// another type.
 func (q Question) OrNothing() Question {
 	q.optional = true
 	return q
 }
 
-// Ask sends questions in one round trip of at most loop.CallTimeout. Its error is the first one, with command and key.
+// Ask sends questions in one round trip of at most loop.CallTimeout. It returns the first error, with command and key.
 func Ask(ctx context.Context, c rueidis.Client, questions ...Question) error {
 	return ask(ctx, c, loop.CallTimeout, questions)[0]
 }
@@ -143,8 +144,7 @@ func (q Question) take(reply rueidis.RedisResult) error {
 // isNoKey reports whether XINFO found no stream.
 func isNoKey(err error) bool { return strings.Contains(err.Error(), "no such key") }
 
-// row is an element of a reply that consists of names and values. err is the error of the first value that cannot be
-// read.
+// row is an element of a reply: values by name. err is the error of the first value that could not be read.
 type row struct {
 	fields map[string]rueidis.RedisMessage
 	err    error
@@ -160,13 +160,13 @@ func (r *row) entryID(field string) EntryID {
 	return id
 }
 
-// numberOr returns a number, or other if the server does not tell it.
-func (r *row) numberOr(field string, other int64) int64 {
+// numberOr returns a number, or the fallback if the server does not tell the number.
+func (r *row) numberOr(field string, fallback int64) int64 {
 	m := r.fields[field]
 	if n, err := m.AsInt64(); err == nil {
 		return n
 	}
-	return other
+	return fallback
 }
 
 func valueOf[T any](r *row, field string, read func(*rueidis.RedisMessage) (T, error)) T {
@@ -178,25 +178,38 @@ func valueOf[T any](r *row, field string, read func(*rueidis.RedisMessage) (T, e
 	return v
 }
 
-// rows returns a reader of a list of such elements. With names, the elements consist of values alone, in this order.
+// rows returns a function that reads a list of rows. If names are given, the elements of the reply have no names, only
+// values in the order of names.
 func rows[T any](read func(*row) T, names ...string) func(rueidis.RedisResult) ([]T, error) {
 	return func(reply rueidis.RedisResult) ([]T, error) {
-		elements, err := reply.ToArray()
-		list := make([]T, len(elements))
-		for i, one := range elements {
-			var r row
-			if len(names) == 0 {
-				r.fields, r.err = one.AsMap()
-			} else {
-				r.fields, r.err = valuesOf(one, names)
-			}
-			list[i] = read(&r)
-			if r.err != nil {
-				return nil, r.err
-			}
+		message, err := reply.ToMessage()
+		if err != nil {
+			return nil, err
 		}
-		return list, err
+		return rowsIn(message, read, names...)
 	}
+}
+
+// rowsIn reads a list of rows that is a part of a reply. A nil value has none.
+func rowsIn[T any](message rueidis.RedisMessage, read func(*row) T, names ...string) ([]T, error) {
+	if message.IsNil() {
+		return nil, nil
+	}
+	elements, err := message.ToArray()
+	list := make([]T, len(elements))
+	for i, one := range elements {
+		var r row
+		if len(names) == 0 {
+			r.fields, r.err = one.AsMap()
+		} else {
+			r.fields, r.err = valuesOf(one, names)
+		}
+		list[i] = read(&r)
+		if r.err != nil {
+			return nil, r.err
+		}
+	}
+	return list, err
 }
 
 func valuesOf(element rueidis.RedisMessage, names []string) (map[string]rueidis.RedisMessage, error) {

@@ -11,10 +11,11 @@ import (
 type Consumer struct {
 	Name    string
 	Pending int64
-	Idle    time.Duration // since it last read; if the server does not tell Inactive, since it last got an entry
-	// since it last got an entry, from Redis 7.2 on; negative: it never did, or the server does not tell
+	// Idle is the time since the consumer last read; if Tells is false, the time since it last got an entry.
+	Idle time.Duration
+	// Inactive is the time since the consumer last got an entry. Negative: it never got one, or Tells is false.
 	Inactive time.Duration
-	Tells    bool // the server tells Inactive
+	Tells    bool // whether the server tells Inactive, as Redis does from 7.2 on
 }
 
 // ReadConsumers returns the consumers of a group; none when there is no such group or stream. One round trip.
@@ -27,6 +28,9 @@ func ReadConsumers(ctx context.Context, c rueidis.Client, stream, group string) 
 func ConsumersOf(c rueidis.Client, stream, group string, list *[]Consumer) Question {
 	return Into(c.B().XinfoConsumers().Key(stream).Group(group).Build(), list, rows(readConsumer))
 }
+
+// ConsumersIn reads a reply of XINFO CONSUMERS that is a part of another reply.
+func ConsumersIn(reply rueidis.RedisMessage) ([]Consumer, error) { return rowsIn(reply, readConsumer) }
 
 func readConsumer(r *row) Consumer {
 	one := Consumer{Name: r.text("name"), Pending: r.number("pending"), Inactive: -1,

@@ -13,12 +13,12 @@ import (
 type Heartbeat struct {
 	Bridge   string       // the member in Redis
 	Identity lua.Identity // parsed from the member
-	Foreign  bool         // no bridge wrote it
+	Foreign  bool         // the member was not written by a bridge
 	Age      time.Duration
 }
 
-// ReadHeartbeats returns the last heartbeats of all bridges of a prefix, newest first. Their age is by the server's
-// clock; negative: they are ahead of it. One round trip.
+// ReadHeartbeats returns the last heartbeats of all bridges of a prefix, newest first. The server's clock decides their
+// age; a heartbeat that is ahead of that clock has a negative age. One round trip.
 func ReadHeartbeats(ctx context.Context, c rueidis.Client, prefix string) ([]Heartbeat, error) {
 	var now time.Time
 	var scores []rueidis.ZScore

@@ -9,8 +9,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// HeldNotesOf asks for the notes of bridges about groups: since when their oldest deliveries are held. The answer has
-// an element for each group, or none when the server refuses it.
+// HeldNotesOf asks for the notes of bridges about groups: since when consumers hold the groups' oldest deliveries. The
+// answer has an element for each group; it is empty if the server refuses the question.
 func HeldNotesOf(c rueidis.Client, keys lua.Keys, groups []string, notes *[]lua.HeldNotes) Question {
 	fields := make([]string, len(groups))
 	for i, group := range groups {
@@ -21,7 +21,7 @@ func HeldNotesOf(c rueidis.Client, keys lua.Keys, groups []string, notes *[]lua.
 		values, err := reply.ToArray()
 		list := make([]lua.HeldNotes, len(values))
 		for i, value := range values {
-			text, _ := value.ToString() // nil: nothing is noted
+			text, _ := value.ToString() // "" if there are no notes about the group
 			list[i] = lua.ParseHeldNotes(text)
 		}
 		return list, err

@@ -23,14 +23,14 @@ type ServerInfo struct {
 	AOF             bool   `json:"aof"`
 	Replicas        int    `json:"replicas"`
 
-	// Untold is why the server did not answer INFO. Then the rest is empty, and it is unknown whether messages are safe
-	// there.
+	// Untold is why the server did not answer INFO. If it is set, the other fields are empty, and it is unknown whether
+	// messages are safe on the server.
 	Untold error `json:"-"`
 }
 
-// CheckServer asks the server for what matters to duestream. ErrUnsupported: it is older than Redis 7.0, or it evicts
-// keys when it is full, which would delete whole queues. A server that does not answer INFO (a missing permission, an
-// in-process server) is accepted; info holds only Untold then.
+// CheckServer checks the server's version and settings. ErrUnsupported: the server is older than Redis 7.0, or it
+// evicts keys when it is full, which would delete whole queues. A server that does not answer INFO is accepted, and
+// info then has only Untold: the user lacks the permission, or it is the in-process server.
 func CheckServer(ctx context.Context, c rueidis.Client) (info ServerInfo, err error) {
 	fields, err := ReadInfo(ctx, c)
 	if err != nil {

@@ -29,10 +29,11 @@ func ReadCounts(ctx context.Context, c rueidis.Client, prefix, queue string) (lu
 	return counts, nil
 }
 
-// EachPartition calls do for all names, several in parallel, and joins the errors, each with its name.
-func EachPartition(names []string, do func(i int, name string) error) error {
+// EachPartition calls visit for the names of partitions, several in parallel. It joins the errors, each with the name
+// of its partition. A single name without a slash is a queue with one partition. Its error is returned without a name.
+func EachPartition(names []string, visit func(i int, name string) error) error {
 	if len(names) == 1 && !strings.Contains(names[0], "/") {
-		return do(0, names[0])
+		return visit(0, names[0])
 	}
 	errs := make([]error, len(names))
 	var next atomic.Int64
@@ -40,7 +41,7 @@ func EachPartition(names []string, do func(i int, name string) error) error {
 	for range min(partitionsAtOnce, len(names)) {
 		workers.Go(func() {
 			for i := int(next.Add(1)) - 1; i < len(names); i = int(next.Add(1)) - 1 {
-				if err := do(i, names[i]); err != nil {
+				if err := visit(i, names[i]); err != nil {
 					errs[i] = fmt.Errorf("%s: %w", names[i], err)
 				}
 			}

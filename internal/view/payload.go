@@ -5,8 +5,8 @@ import (
 	"unicode/utf8"
 )
 
-// Payload is a message's payload. In JSON it is a string if it is UTF-8, else an object {"base64": "…"}; null stands
-// for no payload.
+// Payload is a message's payload. In JSON it is a string if it is UTF-8, and an object {"base64": "…"} if it is not. A
+// nil Payload is null.
 type Payload []byte
 
 // Base64Payload is the JSON form of a payload that is not UTF-8: {"base64": "…"}.

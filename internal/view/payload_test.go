@@ -9,6 +9,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
+// A payload that is UTF-8 is a JSON string, any other an object with base64, and nil is null. Each comes back
+// unchanged.
 func TestPayloadInJSON(t *testing.T) {
 	for _, c := range []struct {
 		payload Payload
@@ -21,7 +23,7 @@ func TestPayloadInJSON(t *testing.T) {
 			t.Fatal(err)
 		}
 		redistest.Want(t, "json", string(text), c.text)
-		back := Payload("before")
+		back := Payload("before") // must be replaced
 		if err := json.Unmarshal(text, &back); err != nil {
 			t.Fatal(err)
 		}

@@ -37,24 +37,35 @@ func ReadPending(ctx context.Context, c rueidis.Client, stream, group string, r 
 
 // PendingOf asks for the pending entries of a group.
 func PendingOf(c rueidis.Client, stream, group string, r PendingRange, list *[]Pending) Question {
-	of := c.B().Xpending().Key(stream).Group(group)
-	start := of.Start
+	// IDLE and the consumer are optional. With them the builder has another type, but its next method is the same. So
+	// the method values start and build stand for the next step; nothing is built before the call of build.
+	command := c.B().Xpending().Key(stream).Group(group)
+	start := command.Start
 	if r.MinIdle > 0 {
-		start = of.Idle(r.MinIdle.Milliseconds()).Start
+		start = command.Idle(r.MinIdle.Milliseconds()).Start
 	}
 	upToCount := start(cmp.Or(r.From, "-")).End(cmp.Or(r.To, "+")).Count(int64(r.Count))
 	build := upToCount.Build
 	if r.Consumer != "" {
 		build = upToCount.Consumer(r.Consumer).Build
 	}
-	return Into(build(), list, rows(readPendingRow, "id", "consumer", "idle", "deliveries"))
+	return Into(build(), list, rows(readPendingRow, pendingValues...))
 }
+
+// PendingIn reads a reply of XPENDING with a range that is a part of another reply.
+func PendingIn(reply rueidis.RedisMessage) ([]Pending, error) {
+	return rowsIn(reply, readPendingRow, pendingValues...)
+}
+
+// pendingValues are the values of a row of XPENDING.
+var pendingValues = []string{"id", "consumer", "idle", "deliveries"}
 
 // WalkPending yields the pending entries of a group, in pages of Count.
 func WalkPending(ctx context.Context, c rueidis.Client, stream, group string, r PendingRange) iter.Seq2[Pending, error] {
 	return Sequence(func(give func(Pending) error) error {
-		for r := r; ; {
-			page, err := ReadPending(ctx, c, stream, group, r)
+		next := r // a second iteration starts at r again
+		for {
+			page, err := ReadPending(ctx, c, stream, group, next)
 			if err != nil {
 				return err
 			}
@@ -63,15 +74,16 @@ func WalkPending(ctx context.Context, c rueidis.Client, stream, group string, r 
 					return err
 				}
 			}
-			if len(page) < r.Count {
+			if len(page) < next.Count {
 				return nil
 			}
-			r.From = "(" + page[len(page)-1].ID.String()
+			next.From = "(" + page[len(page)-1].ID.String()
 		}
 	})
 }
 
 func readPendingRow(r *row) Pending {
+	// A cancellation adds a large mark to the delivery counter.
 	n, cancelled := lua.Deliveries(r.number("deliveries"))
 	return Pending{ID: r.entryID("id"), Consumer: r.text("consumer"), Idle: time.Duration(r.number("idle")) * time.Millisecond,
 		Deliveries: n, Cancelled: cancelled}

@@ -12,8 +12,8 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-// Server replies about a stream, its groups, consumers and pending entries are read in one place. A missing object is
-// empty, not an error.
+// The readers return what the server says about a stream, its groups, consumers and pending entries. A stream or a
+// group that does not exist is empty, except that the pending entries of a missing group are an error.
 func TestReadersOfStreams(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
@@ -33,6 +33,7 @@ func TestReadersOfStreams(t *testing.T) {
 		redistest.Want(t, "consumers of no stream", fmt.Sprint(nobody, err), "[] <nil>")
 
 		do("XGROUP", "CREATE", key, "g", "0", "MKSTREAM")
+		// Five entries: consumer a reads three of them, b reads one, and 2-7 is then delivered for the fourth time.
 		for i := range 5 {
 			do("XADD", key, fmt.Sprint(i+1, "-7"), "id", "m")
 		}
@@ -41,6 +42,7 @@ func TestReadersOfStreams(t *testing.T) {
 		do("XCLAIM", key, "g", "a", "0", "2-7", "IDLE", "60000", "RETRYCOUNT", "4", "JUSTID")
 		s, err := ReadStream(t.Context(), c, key)
 		g, ok := s.Group("g")
+		// The text is: length, pending entries, consumers, last delivered ID, whether the group exists, error.
 		redistest.Want(t, "group", fmt.Sprint(s.Length, g.Pending, g.Consumers, g.Last, ok, err), "5 4 2 4-7 true <nil>")
 		if _, ok := s.Group("h"); ok {
 			t.Error("there is a group h")
@@ -58,7 +60,7 @@ func TestReadersOfStreams(t *testing.T) {
 		}
 		for _, one := range []struct {
 			of   PendingRange
-			want string
+			want string // [ID consumer deliveries] of each entry
 		}{
 			{PendingRange{Count: 9}, "[1-7 a 1][2-7 a 4][3-7 a 1][4-7 b 1]"}, {PendingRange{Count: 2}, "[1-7 a 1][2-7 a 4]"},
 			{PendingRange{From: "(2-7", Count: 9}, "[3-7 a 1][4-7 b 1]"}, {PendingRange{From: "2-7", To: "3-7", Count: 9},

@@ -2,17 +2,35 @@ package view
 
 import (
 	"math"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/duestream/duestream/lua"
 )
 
-// ScoreTime returns a score of the schedule as a time, rounded up to a millisecond, and cut to 0 to 1e15 ms. For a
-// message that waits for its key, it is the due time.
+const latestDueMS = 1e15 // a member with a greater score is never due
+
+// ScoreTime returns the due time that a score of the schedule stands for, rounded up to a millisecond. It is never
+// before 0 and never after 1e15 ms.
 func ScoreTime(score float64) time.Time {
 	score, _ = lua.DueScore(score)
-	return time.UnixMilli(int64(math.Ceil(max(0, min(score, 1e15)))))
+	return time.UnixMilli(int64(math.Ceil(max(0, min(score, latestDueMS)))))
+}
+
+// ScoresBetween returns the scores of members that are due at from or later, and before until, as the bounds of a range
+// in a command. Due times are rounded up to milliseconds, so a member with a fractional score belongs to the
+// millisecond after it; from and until are rounded down. A zero from has no lower bound, and a zero until no upper
+// bound. Members that wait for their ordering keys are never in the range.
+func ScoresBetween(from, until time.Time) (least, most string) {
+	least, most = "-inf", "("+lua.ParkedFrom
+	if !from.IsZero() {
+		least = "(" + strconv.FormatInt(from.UnixMilli()-1, 10)
+	}
+	if !until.IsZero() && until.UnixMilli() < latestDueMS {
+		most = strconv.FormatInt(until.UnixMilli()-1, 10)
+	}
+	return least, most
 }
 
 var escapeGlob = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`)

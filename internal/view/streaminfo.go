@@ -36,6 +36,13 @@ func (a EntryID) Compare(b EntryID) int {
 	return cmp.Or(cmp.Compare(a.MS, b.MS), cmp.Compare(a.Seq, b.Seq))
 }
 
+// CompareEntries orders entry IDs that are not parsed yet. A malformed one comes first.
+func CompareEntries(a, b string) int {
+	x, _ := ParseEntryID(a)
+	y, _ := ParseEntryID(b)
+	return x.Compare(y)
+}
+
 // Next returns the ID that follows.
 func (a EntryID) Next() EntryID { return EntryID{a.MS, a.Seq + 1} }
 
@@ -89,10 +96,15 @@ func ReadStream(ctx context.Context, c rueidis.Client, key string) (s StreamInfo
 
 // GroupsOf asks for the groups of a stream.
 func GroupsOf(c rueidis.Client, key string, list *[]GroupInfo) Question {
-	return Into(c.B().XinfoGroups().Key(key).Build(), list, rows(func(r *row) GroupInfo {
-		return GroupInfo{Name: r.text("name"), Consumers: r.number("consumers"), Pending: r.number("pending"),
-			Last: r.entryID("last-delivered-id"), Lag: r.numberOr("lag", -1), Read: r.numberOr("entries-read", -1)}
-	}))
+	return Into(c.B().XinfoGroups().Key(key).Build(), list, rows(readGroup))
+}
+
+// GroupsIn reads a reply of XINFO GROUPS that is a part of another reply.
+func GroupsIn(reply rueidis.RedisMessage) ([]GroupInfo, error) { return rowsIn(reply, readGroup) }
+
+func readGroup(r *row) GroupInfo {
+	return GroupInfo{Name: r.text("name"), Consumers: r.number("consumers"), Pending: r.number("pending"),
+		Last: r.entryID("last-delivered-id"), Lag: r.numberOr("lag", -1), Read: r.numberOr("entries-read", -1)}
 }
 
 // Group returns one of the groups.

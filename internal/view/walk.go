@@ -20,14 +20,14 @@ type Pager struct{ Count, Bytes int }
 // NewPager returns a Pager for pages of about PageBytes. The first page is small.
 func NewPager() Pager { return Pager{Count: 8, Bytes: PageBytes} }
 
-// Seen reports the size of the last page. The next page asks for at most twice as many entries.
+// Seen tells the Pager the size of the last page. The next page asks for at most twice as many entries.
 func (p *Pager) Seen(entries, bytes int) {
 	p.Count = max(1, min(p.Bytes*entries/(bytes+1), 2*p.Count, PageEntries))
 }
 
 // Walk yields the entries of a stream from one ID to another (both included; "-" and "+" are the ends), oldest first,
-// or newest first when backwards. It holds one page at a time. Entries that are added or deleted meanwhile may be seen
-// or not.
+// or newest first when backwards. It holds one page at a time. If an entry is added or deleted during the walk, the
+// walk may or may not yield it.
 func Walk(ctx context.Context, c rueidis.Client, key, from, to string, backwards bool) iter.Seq2[rueidis.XRangeSlice, error] {
 	return WalkPages(ctx, c, key, from, to, backwards, NewPager())
 }

@@ -11,12 +11,14 @@
 -- KEYS[8] policy (hash)
 -- KEYS[9] history (stream)
 -- ARGV[1] group (string)
--- ARGV[2...] entry, id (entry ID; message ID that was delivered, '' = not compared)
--- ARGV[#] actor (string, who calls; the last one, given with KEYS[9])
--- Returns: per entry an integer: 0 lost (it was no longer pending), 2 dead letter (it is malformed, or its body was
---   deleted), 3 released, 4 acknowledged because it is for another group, -1 still pending because the dead letter was
---   refused, -9 not looked at because the entries before it came to 1 MiB: send it again; and -1 for an entry with a
---   key if the call is without turns: the entry is still pending, or lost
+-- ARGV[2...] entry, id (entry: entry ID; id: message ID that was delivered: an entry with another one counts as lost,
+--   '' = it is not compared)
+-- ARGV[#] actor (string, who calls; the last argument, only if KEYS[9] is given)
+-- Returns: per entry an integer: 0 = lost (it was no longer pending, or carries another message), 2 = dead letter,
+--   because it is malformed or its body was deleted, 3 = released, 4 = acknowledged, because it is for another group, 6
+--   = cancelled, -1 = still pending, because the dead letter was refused; or still pending or lost, because the message
+--   has an ordering key and the call gives no key turns, -9 = not looked at, because the entries before it came to 1
+--   MiB: send it again
 -- Complexity: O(log n) per entry
 -- If a command fails here: as in retry, which does the work.
 -- Run twice: harmless; the second run answers 0.

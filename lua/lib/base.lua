@@ -1,16 +1,16 @@
--- Shared by every script: the server's clock, key types, the head of the schedule, the wake token.
+-- Shared by every script: the server's clock, key types, the earliest due time in the schedule, the wake token.
 
 -- Separates the parts of a schedule member that is not a plain message ID: a retry, a redriven letter or an imported
 -- entry. A message ID must not contain it.
 local SEP = '\31'
 
--- A script stops reading after this many bytes; it reads the message that reaches the limit whole. The rest is left for
--- another run.
+-- A script stops reading after this many bytes. The message that reaches the limit is still read whole. The script's
+-- result for each message that it did not read is LATER: the caller sends these messages again.
 local MOST_BYTES = 1048576
-local LATER = -9 -- the answer per message for the rest
+local LATER = -9
 
--- Whole milliseconds as text. Lua's own conversion keeps 14 digits and may write an exponent. '%d' is the cheapest
--- format, and used where it is exact.
+-- A whole number as text. Lua's own conversion keeps 14 digits and may write an exponent. '%d' is the cheapest format;
+-- it is used where it is exact.
 local function digits(n)
   return string.format(n % 1 == 0 and n > -1e15 and n < 1e15 and '%d' or '%.0f', n)
 end
@@ -36,10 +36,11 @@ local function due_at(when, now)
   return math.ceil(tonumber(when))
 end
 
--- want: {key, type, key, type, ...}. Returns an error reply for the first key of another type.
+-- Returns an error reply for the first key that has another type than wanted; nil if there is none. want: {key, type,
+-- key, type, ...}. A key is nil if a client of an older version calls the Redis function with fewer keys.
 local function wrong_type(want)
   for i = 1, #want, 2 do
-    local got = want[i] and redis.call('TYPE', want[i]) or 'none' -- nil: an older caller of a function gives fewer keys
+    local got = want[i] and redis.call('TYPE', want[i]) or 'none'
     got = got['ok'] or got
     if got ~= want[i + 1] and got ~= 'none' then
       local is = ' holds a ' .. got .. ' where a ' .. want[i + 1] .. ' belongs'
@@ -63,70 +64,74 @@ local function is_denied(failure)
   return false
 end
 
--- The error reply of a script that a failed command has ended. After a WRONGTYPE it names the key of want that has
--- another type.
+-- Builds a script's error reply from the error of the command that stopped the script. The server's own text for a
+-- WRONGTYPE does not name the key; this reply does. want: the script's keys, as in wrong_type.
 local function naming_key(failure, want)
   local text = error_of(failure)
-  local asked, bad = false, nil
-  if string.find(text, 'WRONGTYPE', 1, true) then asked, bad = pcall(wrong_type, want) end
-  if asked and bad then text = bad.err end
+  local may_ask, bad = false, nil
+  if string.find(text, 'WRONGTYPE', 1, true) then may_ask, bad = pcall(wrong_type, want) end
+  if may_ask and bad then text = bad.err end
   if not string.find(text, '^%u+ ') then return redis.error_reply('ERR ' .. text) end -- an error of Lua
   return {err = text, ignore_error_stats_update = true} -- the server has counted the command's error already
 end
 
--- A score as a number. Lua cannot parse some scores of the in-process server (infinities, exponents): a negative one
--- becomes 0, any other one infinity.
+-- A score as a number. Lua cannot parse infinities and exponents as the in-process server writes them: a negative score
+-- of these becomes 0, any other one infinity.
 local function number_of(score)
   return tonumber(score) or (string.find(score, '^-') and 0 or math.huge)
 end
 
--- Added to the due time of a message that waits for its key: it stays a member of the schedule, and is not due.
+-- A message that waits until its ordering key is free is parked: it stays in the schedule, and PARKED is added to its
+-- due time, so that it is not due.
 local PARKED = 4e15
 
--- The due time of a member that waits for its key; nil when it does not.
+-- The due time of a parked member, without PARKED; nil if the score is not that of a parked member.
 local function parked_due(score)
   local n = number_of(score)
   return n >= PARKED and n < 2 * PARKED and n - PARKED or nil
 end
 
--- The due time that a score stands for, as text; a waiting member's is taken without PARKED.
+-- The due time that a score stands for, as text. For a parked member, PARKED is subtracted first.
 local function due_of(score)
   local due = parked_due(score)
   return due and digits(due) or score
 end
 
--- The earliest due time, or nil; and how many bytes of members were read.
-local function head(due)
+-- The earliest due time in the schedule, as a number, or nil if the schedule is empty; and the size in bytes of the
+-- member that was read. due: the key of the schedule.
+local function earliest_due(due)
   local first = redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')
   if first[2] then return number_of(first[2]), #first[1] end
   return nil, 0
 end
 
--- The bytes of an entry's fields; 0 for nil.
+-- The size in bytes of an entry's field names and values; 0 for nil.
 local function bytes_of(body)
   local bytes = 0
   for i = 1, body and #body or 0 do bytes = bytes + #body[i] end
   return bytes
 end
 
--- Wakes the bridge, because the head of the schedule became earlier. If the token cannot be added, messages are late by
--- the ceiling at most; none is lost.
-local function wake_up(wake, head)
-  redis.pcall('XADD', wake, 'MAXLEN', 1, '*', 'due_ms', digits(head))
+-- Wakes the bridge, because the earliest due time in the schedule is now at (Unix ms). If the token cannot be added, no
+-- message is lost, and messages are late by at most a bridge's longest sleep.
+local function wake_up(wake, at)
+  redis.pcall('XADD', wake, 'MAXLEN', 1, '*', 'due_ms', digits(at))
 end
 
+-- Wakes the bridge if the earliest due time became earlier. before and after: the earliest due times before and after
+-- the script's writes; nil = nothing was, or is, scheduled.
 local function wake_if_earlier(wake, before, after)
   if after and (not before or after < before) then wake_up(wake, after) end
 end
 
--- The earlier of two points in time; nil stands for none.
+-- The earlier of two points in time, each of which may be nil. Returns nil if both are.
 local function earlier(a, b)
   if not a or b and b < a then return b end
   return a
 end
 
--- Calls command(key, values...) with at most 1,000 values at a time, from index `from` on (default 1). Returns the sum
--- of the replies.
+-- Calls a command with a key and a list of values, at most 1,000 values a call, because unpack takes no more. from: the
+-- index of the first value to send (default 1). Returns the sum of the replies.
 local function in_chunks(command, key, values, from)
   local sum = 0
   for first = from or 1, #values, 1000 do
@@ -135,7 +140,7 @@ local function in_chunks(command, key, values, from)
   return sum
 end
 
--- Whether a text consists of plain ASCII characters: it has no separator, and JSON needs no escapes. The check is
+-- Whether a text consists of characters that need no escape in JSON and are neither SEP nor beyond ASCII. The check is
 -- cheap, and most texts pass it.
 local function is_simple(s)
   return string.find(s, '^[%w _.:/+-]*$') ~= nil
@@ -151,14 +156,15 @@ local function is_count(s)
   return #s <= 15 and string.find(s, '^[1-9][0-9]*$') ~= nil
 end
 
+-- Appends two values to a list.
 local function add_pair(list, a, b)
   local n = #list
   list[n + 1] = a
   list[n + 2] = b
 end
 
--- Decodes '1:a2:bc' (<length>:<bytes>, repeated) into a list of fields and values in turn. Returns nil if the text does
--- not parse, or if the list is empty, has an odd length, or more than 4,000 elements.
+-- Decodes a text of items <length>:<bytes>, such as '1:a2:bc', into a list in which field names and values alternate.
+-- Returns nil if the text does not parse, or if the list is empty, has an odd length, or more than 4,000 elements.
 local function field_list(text)
   local values, at = {}, 1
   while at <= #text do

@@ -1,7 +1,7 @@
--- Shared by the scripts that meet cancelled deliveries. A delivery that is cancelled while a consumer holds it is
--- marked in the delivery counter of its pending entry. Scripts that read the counter anyway find the mark at no cost.
--- The mark stays when the holder claims the entry to extend it, and goes with the entry.
-local CANCELLED_FROM = 1000000000000 -- the mark, which is added to the counter
+-- Shared by the scripts that meet cancelled deliveries. If a delivery is cancelled while a consumer holds the entry,
+-- CANCELLED_FROM is added to the delivery counter of the pending entry. Scripts that read the counter anyway find this
+-- mark at no cost. The mark stays when the consumer extends the entry, and goes when the entry leaves the pending list.
+local CANCELLED_FROM = 1000000000000
 
 local function is_cancelled(counter)
   return counter >= CANCELLED_FROM
@@ -15,7 +15,8 @@ local function cancelled_among(pending, entry)
   return false
 end
 
--- The XPENDING row of an entry: a list of one row, or of none. A group that does not exist holds nothing.
+-- The rows that XPENDING returns for an entry: one row if a consumer of the group holds the entry, else none. A group
+-- that does not exist holds nothing.
 local function pending_of(stream, group, entry)
   local pending = redis.pcall('XPENDING', stream, group, entry, entry, 1)
   if pending.err and string.find(pending.err, 'NOGROUP', 1, true) then return {} end

@@ -1,7 +1,7 @@
 -- Used by drain: turns a due member of the schedule into an entry or a dead letter.
 
--- The values of the dead letter for a message that was not delivered, because it expired first or its group is gone.
--- group: nil or '' when the message is for every group.
+-- The values of the dead letter for a message that is not delivered, because it has expired or its group is gone.
+-- group: the group that a retry is for; nil or '' if the message is for every group.
 local function undelivered_values(values, group, reason, now)
   local letter = {}
   for i = 1, #values, 2 do
@@ -19,24 +19,27 @@ local function due_ms(score)
   return digits((n and n > 0) and math.ceil(n) or 0)
 end
 
--- µs until the next due time; -1 if there is none, or if it is out of reach.
+-- µs until a due time; -1 if it is nil, or 1e15 or later (parked members have such scores). now and fraction: as now_ms
+-- returns them.
 local function wait_us(due, now, fraction)
   if not due or due >= 1e15 then return -1 end
   return math.max(0, (math.ceil(due) - now) * 1000 - fraction)
 end
 
--- The delay of a member whose dead letter was refused: the others go on, and it is not read again and again.
+-- If the server refuses the dead letter of a member, the member's due time is moved this far, so that drain goes on
+-- with the other members and does not read this one in each pass.
 local PUT_OFF_MS = 60000
 
--- Delays such a member. Returns the text of the refusal; it names the dead-letter stream if that key has another type.
+-- Puts off a member whose dead letter was refused. Returns the text of the refusal. It names the dead-letter stream if
+-- that key has another type.
 local function put_off(due, member, dead, refusal, now)
   redis.call('ZADD', due, digits(now + PUT_OFF_MS), member)
   local bad = string.find(refusal.err, 'WRONGTYPE', 1, true) and wrong_type({dead, 'stream'}) or refusal
   return bad.err
 end
 
--- Cuts a member that is too large for an entry. Returns what is kept of the member, the payload and the meta, and the
--- error text of the dead letter.
+-- Shortens the parts of a message that is too large for an entry. Returns the kept parts of the member, the payload and
+-- the meta, and the error text of the dead letter.
 local function cut(member, body, meta)
   meta = meta or ''
   local most = MAX_FIELD_BYTES -- of the member, and of the meta
@@ -47,7 +50,8 @@ local function cut(member, body, meta)
   return string.sub(member, 1, most), string.sub(body, 1, most_of_body), string.sub(meta, 1, most), error
 end
 
--- The values of the dead letter for a malformed member: one that cannot become an entry.
+-- The values of the dead letter for a malformed message, which cannot become an entry. error: why. The member of a
+-- retry is <id>SEP<group>SEP<entry>.
 local function malformed_values(member, body, due, meta, error, now)
   local id, group = string.match(member, '^([^' .. SEP .. ']*)' .. SEP .. '(.*)' .. SEP .. '[^' .. SEP .. ']*$')
   local values = {'payload', body, 'attempt', '1', 'due_ms', due, 'meta', meta or ''}
@@ -56,9 +60,9 @@ local function malformed_values(member, body, due, meta, error, now)
   return extend_values({'id', id or member}, values)
 end
 
--- Returns a function that reports whether a message is for a group that the stream does not have: all other groups
--- would skip it. The function returns nil and the server's error if the groups cannot be read. It reads them once, for
--- the first message that is for a single group.
+-- Returns a function that reports whether a message is for a group that the stream does not have: all existing groups
+-- would skip such a message. The function returns nil and the server's error if the groups cannot be read. It reads the
+-- groups once, when it is first asked about a message for a single group.
 local function gone_from(stream)
   local names, err
   return function(group)
@@ -69,8 +73,9 @@ local function gone_from(stream)
   end
 end
 
--- Returns the values of a member's entry or dead letter; whether they are a dead letter's; the server's error if the
--- groups cannot be read (then there are no values); and the message's key, if it has one.
+-- Decides whether a due member becomes an entry or a dead letter. Returns four values: the values for XADD; whether
+-- they are those of a dead letter; the server's error if the groups cannot be read (the first two are nil then); and
+-- the message's ordering key, if it has one.
 local function delivered_values(member, score, body, meta, is_gone, now)
   local due = due_ms(score)
   if #member + #body + #(meta or '') > MAX_ENTRY_BYTES then
@@ -88,8 +93,12 @@ local function delivered_values(member, score, body, meta, is_gone, now)
 end
 
 -- Adds a member that has a meta, or whose name is not a plain ID, to the stream or to the dead letters. q: drain's
--- state; q.key is set to the message's key. Returns 'moved' or 'buried', the ID of the new entry and its values; or
--- 'parked'; or 'put_off' and the refusal of the dead-letter stream; or nil and any other refusal.
+-- state; q.key is set to the message's ordering key. The first value returned is the outcome:
+--   'moved'    an entry was added; followed by its ID and its values
+--   'buried'   a dead letter was added; followed by its ID and its values
+--   'parked'   the message waits for its ordering key
+--   'put_off'  the dead-letter stream refused the letter; followed by the error text
+--   nil        a command was refused; followed by the error text
 local function add_described(q, member, score, body, fields)
   local values, dies, refused, key = delivered_values(member, score, body, fields, q.is_gone, q.now)
   if refused then return nil, refused end
@@ -106,15 +115,17 @@ local function add_described(q, member, score, body, fields)
   if key and not dies then
     redis.call('ZADD', q.turns, 0, in_flight(key, added)) -- cannot fail: awaits_turn has tried this command
   end
+  -- The entry now holds the key. A retry, or a message that dies, may have held it under the member's name.
   if key and (dies or string.find(member, SEP, 1, true)) then add_pair(q.held, key, member) end
   return dies and 'buried' or 'moved', added, values
 end
 
--- Records what drain did with a member. told: the values of the new entry, if add_described made them.
-local function note_drained(story, outcome, added, told, id, attempt, due, group)
-  if outcome == 'buried' then return note_values(story, 'dead', 'letter', added, told) end
-  if told then return note_values(story, 'ready', 'entry', added, told) end
+-- Records for the history that drain moved or buried a member. added: the ID of the new entry or dead letter. values:
+-- its values, if add_described made them; else the record takes id, attempt, due and group.
+local function note_drained(record, outcome, added, values, id, attempt, due, group)
+  if outcome == 'buried' then return note_values(record, 'dead', 'letter', added, values) end
+  if values then return note_values(record, 'ready', 'entry', added, values) end
   local rest = ',"entry":"' .. added .. '","attempt":"' .. attempt .. '","due_ms":"' .. due .. '"'
   if group then rest = rest .. ',"group":' .. told_text(group) end
-  note(story, 'ready', id, rest .. '}')
+  note(record, 'ready', id, rest .. '}')
 end

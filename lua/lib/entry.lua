@@ -1,10 +1,10 @@
--- Shared by the scripts that write entries: turns a member of the schedule into an entry, and any bytes into a dead
--- letter.
+-- Shared by the scripts that write entries: turns a member of the schedule into the values of an entry, and checks and
+-- encodes the fields of entries and dead letters.
 
 local MAX_FIELDS = 1000
 local MAX_FIELD_BYTES = 65536
 local MAX_META_BYTES = 524288
-local MAX_ENTRY_BYTES = 1072693248 -- the server allows 1 GiB of names and values; 1 MiB of it is kept for our own
+local MAX_ENTRY_BYTES = 1072693248 -- 1 GiB, the server's limit, less 1 MiB for the names and values that we add
 
 local utf8_sequences = {
   '[\194-\223][\128-\191]', '\224[\160-\191][\128-\191]', '[\225-\236\238\239][\128-\191][\128-\191]',
@@ -22,11 +22,11 @@ local function is_utf8(s)
   return not string.find(s, '[\128-\255]')
 end
 
-local b64 = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/'
+local BASE64_DIGITS = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/'
 
 local function base64(s)
   local out = {}
-  if #s > 600 then -- in pieces: table.concat of the in-process server takes a limited number of values
+  if #s > 600 then -- in pieces, because table.concat of the in-process server takes a limited number of values
     for first = 1, #s, 600 do out[#out + 1] = base64(string.sub(s, first, first + 599)) end
     return table.concat(out)
   end
@@ -36,18 +36,19 @@ local function base64(s)
     for shift = 1, 4 do
       local at = math.floor(n / 64 ^ (4 - shift)) % 64 + 1
       local absent = (shift == 3 and not b) or (shift == 4 and not c)
-      out[#out + 1] = absent and '=' or string.sub(b64, at, at)
+      out[#out + 1] = absent and '=' or string.sub(BASE64_DIGITS, at, at)
     end
   end
   return table.concat(out)
 end
 
--- A field that is not UTF-8 cannot pass through JSON: it is kept as base64 under b64:<name>.
+-- Stores a field in meta. A value that is not UTF-8 cannot pass through JSON, so it is stored as base64 under
+-- b64:<name>.
 local function keep(meta, name, value)
   if is_utf8(value) then meta[name] = value else meta['b64:' .. name] = base64(value) end
 end
 
--- An error text as a field holds it: UTF-8, at most 1 KiB.
+-- Cuts an error text to 1 KiB and makes it UTF-8, as a field holds it.
 local function error_text(s)
   if #s > 1024 then
     s = string.gsub(string.sub(s, 1, 1024), '[\192-\255][\128-\191]*$', '')
@@ -61,12 +62,12 @@ local function is_plain(member)
   return string.find(member, '^[^\31\128-\255]+$') ~= nil
 end
 
--- Applies the fields of meta to values, an XADD list that begins with id, payload, attempt and due_ms. Returns the
--- fields as a table; or nil and why they are malformed.
+-- Applies the fields of meta (a JSON text) to values, an XADD list that begins with id, payload, attempt and due_ms.
+-- Returns the fields as a table; or nil and why they are malformed.
 local function add_meta(values, meta)
   if #meta > MAX_META_BYTES then return nil, 'meta is larger than 512 KiB' end
   if not is_utf8(meta) then return nil, 'meta is not UTF-8' end
-  -- The decoder would stop there without an error.
+  -- The decoder would stop at a NUL byte without an error.
   if string.find(meta, '\0', 1, true) then return nil, 'meta holds a NUL byte' end
   local ok, fields = pcall(cjson.decode, meta)
   if not ok or type(fields) ~= 'table' or not string.find(meta, '^%s*{') then
@@ -94,18 +95,18 @@ local function add_meta(values, meta)
   return fields
 end
 
--- Matches the meta of most retries. If it is short, its values need neither a further check nor a decoder.
+-- Matches the meta of most retries. A meta that matches, and is short, needs neither a further check nor a decoder.
 local RETRY = '^{"id":"([^%c"\\\127-\255]+)","for":"([^%c"\\\127-\255]+)",' ..
   '"attempt":"([1-9])","error":"([^%c"\\\127-\255]*)"}$'
 
--- Whether the field `for` of a retry may hold this group name: '' would mean every group, and meta is UTF-8. The same
--- rule holds for the keys of messages.
+-- Whether the field `for` of a retry may hold this group name. It may not be '', which would mean every group; and it
+-- must be UTF-8, as meta is. The same rule holds for the ordering keys of messages.
 local function is_group(name)
   return name ~= '' and #name <= 256 and not string.find(name, '%c') and is_utf8(name)
 end
 
--- The XADD values of the entry that carries a member, and its meta as a table; or nil and why it is malformed.
--- Everything is known before the first write: nothing here touches Redis.
+-- The XADD values of the entry for a member of the schedule, and the member's meta as a table; or nil and why the
+-- member is malformed. It does not call Redis, so it can be used before a script's first write.
 local function entry_values(member, payload, meta, due)
   local values, fields = {'id', member, 'payload', payload, 'attempt', '1', 'due_ms', due}, {}
   if meta then
@@ -153,35 +154,39 @@ local function group_names(stream)
   return names
 end
 
--- Whether a message with these fields is past its expiry.
+-- Whether a message with these fields has expired.
 local function has_expired(fields, now)
   return fields['expires_ms'] ~= nil and tonumber(fields['expires_ms']) <= now
 end
 
-local LETTERS_OWN = {'group', 'entry', 'reason', 'dead_ms', 'meta', 'raw'}
+local LETTER_FIELDS = {'group', 'entry', 'reason', 'dead_ms', 'meta', 'raw'} -- fields that only dead letters have
+local MESSAGE_PREFIX = 'message:'
 
--- Whether the name of a field collides with one of a dead letter's own, also after any number of 'message:' prefixes.
-local function makes_way(name)
-  for _, own in ipairs(LETTERS_OWN) do
-    if string.sub(name, -#own) == own and name == string.rep('message:', (#name - #own) / 8) .. own then return true end
+-- Whether a field of a message has the name of a field that only dead letters have, with any number of MESSAGE_PREFIX
+-- before it.
+local function is_letter_name(name)
+  for _, own in ipairs(LETTER_FIELDS) do
+    local prefixes = string.rep(MESSAGE_PREFIX, (#name - #own) / #MESSAGE_PREFIX)
+    if string.sub(name, -#own) == own and name == prefixes .. own then return true end
   end
   return false
 end
 
--- The name of a message's field in a dead letter: prefixed with 'message:' if it collides with one of the letter's own.
+-- The name of a message's field in a dead letter: with MESSAGE_PREFIX before it if is_letter_name says so.
 -- name_in_message is the reverse.
 local function name_in_letter(name)
-  return makes_way(name) and 'message:' .. name or name
+  return is_letter_name(name) and MESSAGE_PREFIX .. name or name
 end
 
 local function name_in_message(name)
-  return string.sub(name, 1, 8) == 'message:' and makes_way(name) and string.sub(name, 9) or name
+  local has_prefix = string.sub(name, 1, #MESSAGE_PREFIX) == MESSAGE_PREFIX
+  return has_prefix and is_letter_name(name) and string.sub(name, #MESSAGE_PREFIX + 1) or name
 end
 
--- Appends name and value pairs to an XADD argument list.
-local function extend_values(values, pairs_)
-  for i = 1, #pairs_ do
-    values[#values + 1] = pairs_[i]
+-- Appends the elements of a second list to values, for example further fields and values for XADD. Returns values.
+local function extend_values(values, more)
+  for i = 1, #more do
+    values[#values + 1] = more[i]
   end
   return values
 end

@@ -1,58 +1,64 @@
 -- Shared by the scripts that take entries out of a pending list: a pending entry becomes a retry, a dead letter, or
 -- nothing.
 --
--- k is the state of one call. The script sets, before it plans:
---   stream, due, payload, meta, dead, turns, policy, wake   the keys of the queue; turns = nil: a call without it
---   delays                delays of the policy's retries, in ms
---   max_attempts, limits  further limits of the policy's retries: see read_limits
---   tails                 {}, for retry_meta
---   story                 the record for the history; nil = none is kept
--- The functions below and those of key.lua set:
---   named                 names of retries that follow from a message's ID, given in this call
+-- plan_exit decides what becomes of an entry, and writes nothing. carry_out then does what was planned.
+--
+-- k is the state of one call. The script sets these fields before it calls plan_exit:
+--   stream, due, payload, meta, dead, turns, policy, wake   Redis keys; turns is nil if the caller gave no such key
+--   delays                the delays of the policy's retries, in ms
+--   max_attempts, limits  the limits of the policy's retries: see read_limits
+--   tails                 an empty table, for retry_meta
+--   record                the changes for the history; nil if the queue keeps none
+-- The functions below and those of key.lua set these fields:
+--   named                 retry names that this call has given: see retry_member
 --   soonest               the earliest due time of the retries
---   key_of, passes        the keys of entries, and whether a retry lets the next message overtake it: see note_key
---   left, held            entries with a key that left the pending list, and holders that end: see end_turns
+--   key_of                the ordering keys of entries: see note_key
+--   overtakes             whether the next message of a key overtakes a retry: see note_key
+--   left                  entries with an ordering key that left the pending list: see part_keyed
+--   held                  pairs of ordering key and entry whose hold on it ends: see end_turns
 
--- An error reply if no retry can be for this group.
+-- An error reply if the field `for` of a retry may not hold this group name; else nil.
 local function wrong_group(group)
   if is_group(group) then return nil end
   return redis.error_reply('ERR group is empty, longer than 256 bytes, not UTF-8, or holds control characters: ' ..
     'no message can be for it')
 end
 
--- The verdicts: what became of an entry.
-local STUCK = -1 -- it is still pending, because its dead letter was refused
-local LOST = 0 -- it was not pending any more
+-- The verdicts: what became of an entry. From RETRIED on, the entry has left the pending list.
+local STUCK = -1 -- the entry is still pending: its dead letter was refused, or the call may not write its retry
+local LOST = 0 -- the entry was not pending any more
 local RETRIED = 1
-local BURIED = 2 -- it became a dead letter
+local BURIED = 2 -- the entry became a dead letter
 local RELEASED = 3
-local SKIPPED = 4 -- it was for another group, and is acknowledged
+local SKIPPED = 4 -- the entry was for another group; it is acknowledged
 local SNOOZED = 5
 local CANCELLED = 6
 
--- The events in the history.
+-- The event that the history records for a verdict.
 local EVENTS = {[RETRIED] = 'retried', [RELEASED] = 'released', [SNOOZED] = 'snoozed', [CANCELLED] = 'cancelled'}
 
--- Adds a dead letter, then acknowledges the entry: if the dead-letter stream is full, the entry must stay pending.
--- acked: the entry has left the pending list already. An entry that is not pending gets no letter. Removing a letter
--- again would leave an empty stream, even for a queue that never existed.
+-- Adds a dead letter, then acknowledges the entry. The order matters: if the dead-letter stream is full, the entry must
+-- stay pending. acked: whether the entry has left the pending list already. If not, the pending list is read first,
+-- because an entry that is not pending gets no letter. A letter cannot be added and then removed again: an empty stream
+-- would stay, even for a queue that never existed. Returns the verdict, and the error text for STUCK.
 local function bury(k, group, entry, values, acked)
   local consumer, idle
-  if k.story then consumer, idle = holder(k.story, k.stream, group, entry) end
+  if k.record then consumer, idle = holder(k.record, k.stream, group, entry) end
   if not acked then
     local pending = redis.pcall('XPENDING', k.stream, group, entry, entry, 1)
     local no_group = pending.err and string.find(pending.err, 'NOGROUP', 1, true)
-    if pending.err and not no_group then return STUCK, pending.err end -- it may well be pending
+    if pending.err and not no_group then return STUCK, pending.err end -- the entry may be pending
     if pending.err or not pending[1] then return LOST end
   end
   local letter = redis.pcall('XADD', k.dead, '*', unpack(values))
   if type(letter) == 'table' and letter.err then return STUCK, letter.err end
   if not acked then redis.call('XACK', k.stream, group, entry) end
-  if k.story then note_values(k.story, 'dead', 'letter', letter, values, consumer, idle) end
+  if k.record then note_values(k.record, 'dead', 'letter', letter, values, consumer, idle) end
   return BURIED
 end
 
--- The values of a dead letter made from a map of fields. raw: the text of all fields, if there are too many of them.
+-- The values of a dead letter, from a map of the entry's fields. raw: the text of all fields, if there were too many
+-- for the letter; else nil.
 local function letter_values(fields, group, entry, reason, error, now, raw)
   fields['error'] = error ~= '' and error_text(error) or fields['error']
   fields['for'] = nil
@@ -72,8 +78,9 @@ local function lost_body_values(group, entry, id, now)
   return letter_values(fields, group, entry, 'body_lost', 'the entry was deleted while it was pending', now)
 end
 
--- Joins a list of any length, in pieces: table.concat of the in-process server takes a limited number of values.
-local function lines(list)
+-- Joins a list of any length with newlines. It joins pieces, because table.concat of the in-process server takes a
+-- limited number of values.
+local function join_lines(list)
   local pieces = {}
   for first = 1, #list, 1000 do
     pieces[#pieces + 1] = table.concat(list, '\n', first, math.min(first + 999, #list))
@@ -81,8 +88,8 @@ local function lines(list)
   return table.concat(pieces, '\n')
 end
 
--- Reads the fields of entries, by entry ID, until MOST_BYTES are reached. Returns them, and how many entries were read.
--- Each entry is read by itself: a range may contain large entries between two of them.
+-- Reads entries until MOST_BYTES are reached. Returns a table of their fields by entry ID, and how many entries were
+-- read. It reads each entry by itself, because a range may contain large entries between two of them.
 local function bodies_of(stream, entries)
   local bodies, bytes = {}, 0
   for i, entry in ipairs(entries) do
@@ -102,22 +109,23 @@ local KNOWN = {
   max_attempts = true, expires_ms = true,
 }
 
--- Why the fields of an entry are malformed; nil if they are not.
-local function oddity(body, fields)
-  local escaped, odd = false, nil
+-- Why an entry is malformed, as a text; nil if it is not. body: the entry's flat field list. fields: the same as a map.
+local function defect_of(body, fields)
+  local has_base64, defect = false, nil
   for i = 1, #body, 2 do
     local name, value = body[i], body[i + 1]
     if not KNOWN[name] then
-      escaped = escaped or string.sub(name, 1, 4) == 'b64:'
-      if not is_utf8(name) then odd = 'a field name is not UTF-8' end
+      has_base64 = has_base64 or string.sub(name, 1, 4) == 'b64:'
+      if not is_utf8(name) then defect = 'a field name is not UTF-8' end
     end
     if #value > MAX_FIELD_BYTES and name ~= 'payload' then
-      odd = 'field ' .. name .. ' is larger than 64 KiB'
+      defect = 'field ' .. name .. ' is larger than 64 KiB'
     end
   end
-  for name in pairs(escaped and fields or {}) do -- keep would write one over the other
+  -- Of a field <name> that is not UTF-8 and a field b64:<name>, only one would be left: keep gives both one name.
+  for name in pairs(has_base64 and fields or {}) do
     local bytes = string.sub(name, 1, 4) == 'b64:' and fields[string.sub(name, 5)]
-    if bytes and not is_utf8(bytes) then odd = 'a field that is not UTF-8 and ' .. name end
+    if bytes and not is_utf8(bytes) then defect = 'a field that is not UTF-8 and ' .. name end
   end
   local id, attempt, limit = fields['id'], fields['attempt'], fields['max_attempts']
   if id and (id == '' or string.find(id, SEP, 1, true) or not is_utf8(id)) then
@@ -126,15 +134,17 @@ local function oddity(body, fields)
   if attempt and not is_count(attempt) then return 'attempt is not a positive whole number' end
   if limit and not is_count(limit) then return 'max_attempts is not a positive whole number' end
   if #body > 2 * MAX_FIELDS then return 'more than ' .. MAX_FIELDS .. ' fields' end
-  return odd
+  return defect
 end
 
+-- The numbers of texts with one digit: a cheap tonumber for most attempts.
 local SMALL = {['1'] = 1, ['2'] = 2, ['3'] = 3, ['4'] = 4, ['5'] = 5, ['6'] = 6, ['7'] = 7, ['8'] = 8, ['9'] = 9}
 
--- Returns the fields of an entry as a map; why they are malformed, or nil; and whether the entry is plain: it has only
--- the standard fields, with values that need no check. Most entries are plain.
+-- Returns three values: the fields of an entry as a map; why the entry is malformed, or nil; and whether the entry is
+-- plain. A plain entry has only the standard fields, with values that need no check. Most entries are plain.
 local function read_fields(body)
-  local fields = {id = nil, payload = nil, attempt = nil, due_ms = nil, ['for'] = nil, error = nil} -- of its final size
+  -- The names are listed so that Lua makes the table in its final size.
+  local fields = {id = nil, payload = nil, attempt = nil, due_ms = nil, ['for'] = nil, error = nil}
   local plain = #body <= 12
   for i = 1, #body, 2 do
     local name, value = body[i], body[i + 1]
@@ -143,25 +153,26 @@ local function read_fields(body)
   end
   local id = fields['id']
   if plain and SMALL[fields['attempt']] and id and id ~= '' and is_simple(id) then return fields, nil, true end
-  return fields, oddity(body, fields), false
+  return fields, defect_of(body, fields), false
 end
 
--- The end of the meta of a plain entry's retry. Most retries of a batch share it, so it is kept in made.
-local function tail(made, group, attempt, error)
-  local of_error = made[error] or {}
-  made[error] = of_error
-  local text = of_error[attempt]
+-- The text that follows the ID in the meta of a plain entry's retry. Most retries of a batch have the same text, so it
+-- is kept in tails, by error and attempt.
+local function meta_tail(tails, group, attempt, error)
+  local by_attempt = tails[error] or {}
+  tails[error] = by_attempt
+  local text = by_attempt[attempt]
   if not text then
     text = '","for":' .. quoted(group) .. ',"attempt":"' .. digits(attempt) .. '","error":' ..
       quoted(error_text(error)) .. '}'
-    of_error[attempt] = text
+    by_attempt[attempt] = text
   end
   return text
 end
 
--- The meta of a retry. plain: as read_fields returns it. made: the ends made so far.
-local function retry_meta(fields, plain, id, group, attempt, error, made)
-  if plain and error ~= '' then return '{"id":"' .. id .. tail(made, group, attempt, error) end
+-- The meta of a retry, as JSON. plain: as read_fields returns it. tails: see meta_tail.
+local function retry_meta(fields, plain, id, group, attempt, error, tails)
+  if plain and error ~= '' then return '{"id":"' .. id .. meta_tail(tails, group, attempt, error) end
   fields['payload'] = nil
   fields['due_ms'] = nil
   if error ~= '' then fields['error'] = error_text(error) end
@@ -180,8 +191,9 @@ local function delay_list(text)
   return delays
 end
 
--- Reads the policy's retry settings into k: '40', or '40 retry_for_ms=86400000' with further settings by name. Unknown
--- settings are ignored. Returns false if the text does not parse.
+-- Reads the policy's retry settings into k.max_attempts and k.limits. The text is the number of attempts alone, as
+-- '40', or is followed by further settings, as '40 retry_for_ms=86400000'. Unknown settings have no effect. Returns
+-- false if the text does not parse.
 local function read_limits(k, text)
   k.max_attempts = tonumber(text)
   k.limits = {}
@@ -196,7 +208,8 @@ local function read_limits(k, text)
   return more == ''
 end
 
--- A setting of the message, else of the policy; 0 = off. A value of the message that is not a number is ignored.
+-- The value of a setting: the message's own field, else the policy's value; 0 = off. A field that is not a number is
+-- ignored.
 local function setting(k, fields, name)
   local own = fields[name]
   if own and (own == '0' or is_count(own)) then return tonumber(own) end
@@ -218,23 +231,25 @@ local function own_delays(text)
   return #delays <= MOST_DELAYS and delays or nil
 end
 
--- The delay after the n-th failed attempt, from the message's own list, else from the policy's. The last delay of a
--- list repeats.
+-- The delay in ms after the n-th failed attempt, from the message's own list, else from the policy's list. The last
+-- delay of a list repeats.
 local function delay_after(k, fields, n)
   local delays = fields['retry_delays_ms'] and own_delays(fields['retry_delays_ms']) or k.delays
   return delays[math.min(n, #delays)]
 end
 
-local MOST_SNOOZES = 1000 -- unless the policy or the message says otherwise
+local MOST_SNOOZES = 1000 -- unless max_snoozes of the message or the policy is set
 
--- Adds to a counter in a field of the message, and returns the new count. A value that is not a number counts as 0.
-local function one_more(fields, name, more)
+-- Adds an increment to a counter in a field of the message, and returns the new count. A value that is not a number
+-- counts as 0.
+local function add_to_counter(fields, name, increment)
   local n = fields[name] and is_count(fields[name]) and tonumber(fields[name]) or 0
-  fields[name] = digits(n + more)
-  return n + more
+  fields[name] = digits(n + increment)
+  return n + increment
 end
 
--- When the message was first due: its age counts from there. Without such a field, it is the time in the entry ID.
+-- When the message was first due, Unix ms: the limit retry_for_ms counts from this time. If no field tells it, it is
+-- the time in the entry ID.
 local function first_due(fields, entry)
   for _, name in ipairs({'first_due_ms', 'due_ms'}) do
     if fields[name] and is_count(fields[name]) then return tonumber(fields[name]) end
@@ -242,9 +257,9 @@ local function first_due(fields, entry)
   return tonumber((string.match(entry, '^%d+')))
 end
 
--- The name of a retry in the schedule. With overlap = skip it follows from the message's ID and group alone, so that
--- find_unfinished can look it up. If that name is taken, the retry gets the ordinary one: it must not overwrite
--- another.
+-- The name of a retry in the schedule, <id>SEP<group>SEP<entry>. If the message has overlap = skip, the name has '0-0'
+-- instead of the entry, so that find_unfinished can look the retry up by ID and group alone. If another retry has that
+-- name, this one gets its ordinary name, because it must not overwrite the other.
 local function retry_member(k, id, group, entry, overlap)
   local ordinary = id .. SEP .. group .. SEP .. entry
   if overlap ~= 'skip' then return ordinary end
@@ -261,22 +276,23 @@ local function has_room_for_trace(body, fields)
   return bytes_of(body) - #(fields['payload'] or '') <= MAX_META_BYTES / 2
 end
 
--- Decides how an entry leaves a group's pending list; writes nothing. body: its flat field list, nil = the entry was
--- deleted. how:
---  id         the message ID that was delivered; '' = not compared
+-- Decides how an entry leaves a group's pending list; writes nothing. body: the entry's flat field list; nil if the
+-- entry was deleted. The fields of how:
+--  id         the message ID that was delivered; '' = the entry's ID is not compared with it
 --  action     'retry', 'dead', 'release', 'snooze' or 'cancel'
---  trace      traceparent of the attempt; nil = none
---  delay      ms; nil = from k.delays
---  reason, error
---  burnt      further deliveries to count as attempts
---  crash      whether the worker vanished
---  cancelled  whether the message ends, whatever the action is
--- Returns {verdict}; for a dead letter with letter (its values); for a scheduled one with member, payload, meta and
--- due.
+--  trace      the traceparent of the attempt; nil = none
+--  delay      ms until the retry; nil = taken from k.delays
+--  reason     the reason of the dead letter, if the entry becomes one
+--  error      the error text of the attempt
+--  burnt      the number of further deliveries that count as attempts; nil = 0
+--  crash      whether the consumer disappeared, so that the attempt counts as a crash
+--  cancelled  whether the message was cancelled: it ends then, whatever the action is
+-- Returns a plan {verdict, ...}. A dead letter has the field letter, with its values. A scheduled retry has the fields
+-- member, payload, meta and due. told is the list of names and values that the history records.
 local function plan_exit(k, group, entry, body, how, now)
   if not body and how.cancelled then return {CANCELLED, told = {'id', how.id, 'group', group}} end
   if not body then return {BURIED, letter = lost_body_values(group, entry, how.id, now)} end
-  local fields, odd, plain = read_fields(body)
+  local fields, defect, plain = read_fields(body)
   if fields['key'] then note_key(k, entry, fields['key']) end
   local meant_for = fields['for']
   if meant_for and meant_for ~= '' and meant_for ~= group then return {SKIPPED} end -- '' means every group, as in Go
@@ -287,18 +303,19 @@ local function plan_exit(k, group, entry, body, how, now)
     local told_attempt = attempt and digits(attempt) or fields['attempt'] -- a foreign entry may have any text there
     return {CANCELLED, told = {'id', id, 'group', group, 'attempt', told_attempt}}
   end
-  if odd then
-    local raw = #body > 2 * MAX_FIELDS and lines(body) or nil
-    return {BURIED, letter = letter_values(raw and {id = id} or fields, group, entry, 'malformed', odd, now, raw)}
+  if defect then
+    local raw = #body > 2 * MAX_FIELDS and join_lines(body) or nil
+    return {BURIED, letter = letter_values(raw and {id = id} or fields, group, entry, 'malformed', defect, now, raw)}
   end
   if how.trace and has_room_for_trace(body, fields) then
     fields['last_trace'] = how.trace
     plain = false
   end
 
-  -- It becomes a retry, unless there is a reason for a dead letter.
+  -- The entry becomes a retry, unless the code below sets the reason of a dead letter. plain is set to false where a
+  -- field changes that meta_tail does not write.
   local verdict, reason = RETRIED, nil
-  local failed = attempt + (how.burnt or 0) -- attempts that are used up
+  local failed = attempt + (how.burnt or 0) -- the number of attempts that are used up
   local next_attempt = failed + 1
   local delay = 0
   if how.action == 'dead' then
@@ -312,13 +329,13 @@ local function plan_exit(k, group, entry, body, how, now)
     delay = how.delay
     plain = false
     local limit = setting(k, fields, 'max_snoozes')
-    local snoozes = one_more(fields, 'snoozes', 1)
+    local snoozes = add_to_counter(fields, 'snoozes', 1)
     if snoozes > (limit > 0 and limit or MOST_SNOOZES) then
       reason = 'max_snoozes'
       how.error = 'snoozed ' .. digits(snoozes) .. ' times'
     end
-  elseif how.crash and setting(k, fields, 'max_crashes') > 0 then -- crashes are counted apart: none uses an attempt up
-    local crashes = one_more(fields, 'crashes', 1 + how.burnt)
+  elseif how.crash and setting(k, fields, 'max_crashes') > 0 then -- a crash is counted apart, and uses up no attempt
+    local crashes = add_to_counter(fields, 'crashes', 1 + how.burnt)
     failed = attempt
     next_attempt = attempt
     delay = delay_after(k, fields, crashes)
@@ -341,8 +358,8 @@ local function plan_exit(k, group, entry, body, how, now)
     return {BURIED, letter = letter_values(fields, group, entry, reason, how.error, now)}
   end
 
-  -- A retry that does not hold its key would be overtaken by the next message of that key. So a call without turns
-  -- leaves the entry to a bridge.
+  -- The next message of an ordering key would overtake a retry that does not hold the key. So a call without turns
+  -- leaves the entry pending, until a bridge reclaims it.
   if not k.turns and fields['key'] and is_group(fields['key']) then return {STUCK} end
   local plan = {
     verdict,
@@ -351,22 +368,23 @@ local function plan_exit(k, group, entry, body, how, now)
     due = now + delay,
     meta = retry_meta(fields, plain, id, group, next_attempt, how.error, k.tails),
   }
-  if k.story then
+  if k.record then
     plan.told = {'id', id, 'group', group, 'attempt', digits(failed), 'due_ms', digits(plan.due)}
     add_pair(plan.told, 'error', error_text(how.error))
-    -- A dead letter would have the reason max_attempts: it does not say why this attempt failed.
+    -- max_attempts is the reason for a dead letter, not for the failure of this attempt.
     if how.reason ~= 'max_attempts' then add_pair(plan.told, 'reason', how.reason) end
   end
   return plan
 end
 
--- Carries out plans, entry by entry: takes the entry out of the pending list, and writes its retry or dead letter.
--- k.soonest becomes the earliest due time of the retries. Returns the verdicts, and the error of a command that should
--- not fail: then no further entry was touched, and everything that left the pending list has been written.
+-- Carries out plans, entry by entry: takes each entry out of the pending list, and writes its retry or dead letter.
+-- k.soonest becomes the earliest due time of the retries. Returns the verdicts; and, if a command that should not fail
+-- was refused, its error. In that case the entries after the refusal stay pending, and the retries and dead letters of
+-- all entries before it have been written.
 local function carry_out(k, group, entries, plans)
   local verdicts, failed = {}, nil
-  local bodies, metas, members = {}, {}, {}
-  local times = {} -- due times as text: many retries share one
+  local bodies, metas, members = {}, {}, {} -- arguments of HSET payload, HSET meta and ZADD due
+  local times = {} -- due times as text, by number, because many retries have the same one
   for i, plan in ipairs(plans) do
     local verdict = plan[1]
     if plan.letter then
@@ -378,7 +396,7 @@ local function carry_out(k, group, entries, plans)
       verdict = result
     elseif verdict > LOST then
       local consumer, idle
-      if k.story then consumer, idle = holder(k.story, k.stream, group, entries[i]) end
+      if k.record then consumer, idle = holder(k.record, k.stream, group, entries[i]) end
       local acked = redis.pcall('XACK', k.stream, group, entries[i])
       if type(acked) == 'table' then
         failed = acked
@@ -394,8 +412,8 @@ local function carry_out(k, group, entries, plans)
         k.soonest = math.min(k.soonest or plan.due, plan.due)
         if k.key_of then keep_key(k, entries[i], plan.member, verdict == RELEASED) end
       end
-      if verdict ~= LOST and plan.told and k.story then
-        note_values(k.story, EVENTS[verdict], 'entry', entries[i], plan.told, consumer, idle)
+      if verdict ~= LOST and plan.told and k.record then
+        note_values(k.record, EVENTS[verdict], 'entry', entries[i], plan.told, consumer, idle)
       end
     end
     verdicts[i] = verdict

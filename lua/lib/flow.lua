@@ -1,11 +1,12 @@
 -- Shared by the scripts that make messages ready: how many the release rate and the ready limit of the policy allow.
 
 local MOST_BURST = 1e6
-local MOST_LOOKED_AT = 1000 -- members after one that is held back
-local MOST_LOOKED_BYTES = 65536
-local READY_LIMIT_WAIT = 5000 -- µs; a bridge that finds no room several times waits longer by itself
+local MOST_LOOKED_AT = 1000 -- members after the first one that is held back
+local MOST_LOOKED_BYTES = 65536 -- bytes of these members
+local READY_LIMIT_WAIT = 5000 -- µs; if a bridge finds the limit reached several times, it waits longer by itself
 
--- µs per message of a release rate, '500' or '500/s', '30/m', '1/h'; nil if it is not a rate.
+-- The time in µs per message of a release rate, which is a text such as '500' or '500/s', '30/m', '1/h'. Returns nil if
+-- the text is not a rate.
 local function interval_of(rate)
   if type(rate) ~= 'string' then return nil end
   if string.find(rate, '^%d+$') then rate = rate .. '/s' end
@@ -14,35 +15,40 @@ local function interval_of(rate)
   return ({s = 1e6, m = 6e7, h = 3.6e9})[unit] / tonumber(n)
 end
 
--- Whether due messages must wait for drain, because the queue is held or its flow is limited.
+-- Whether messages that are due must go through the schedule and drain, because the queue is held or its flow limited.
 local function waits_for_drain(policy)
   local set = redis.call('HMGET', policy, 'held', 'rate', 'ready_limit')
   return set[1] == '1' or interval_of(set[2]) ~= nil or type(set[3]) == 'string' and is_count(set[3])
 end
 
--- Starts the flow control of a drain from values of the policy; nil if nothing is limited. The token bucket of the rate
--- is one time in µs, at which it is full again; the key rate holds it until then. So a clock that goes back empties
--- the bucket at most, and no clock overfills it. begin_flow is called before the first write, and tries the writes that
--- only a limited drain makes. Its functions are inside it, because other drains need not create them.
+-- Starts the flow control of a drain; returns nil if the policy limits nothing. per, burst, free and ready_limit are
+-- the values of the policy's settings rate, burst, free_retries and ready_limit. rate is the key of the token bucket.
+--
+-- The token bucket is stored as one time in µs: the bucket is full again at that time, and the key expires then. So a
+-- clock that goes back empties the bucket at most, and no clock overfills it.
+--
+-- begin_flow is called before the first write of a script, and tries the writes that only a limited drain makes. The
+-- functions are defined inside begin_flow, because a drain without limits need not create them.
 local function begin_flow(per, burst, free, ready_limit, due, stream, rate, now, fraction)
-  local each = interval_of(per) -- µs
+  local each = interval_of(per) -- µs per message
   local limit = type(ready_limit) == 'string' and is_count(ready_limit) and tonumber(ready_limit) or nil
   if not each and not limit then return nil end
   local flow = {}
   local now_us = now * 1000 + fraction
-  local room = math.huge -- messages until the ready limit
-  local tokens, spent = math.huge, 0
-  local full, empty = nil, nil -- when the bucket is full again; when it would be, if it were empty now. µs
-  free = free == '1'
+  local free_places = math.huge -- the messages that may become ready until the ready limit is reached
+  local tokens, spent = math.huge, 0 -- tokens in the bucket at the start, and those that this drain has spent
+  local full = nil -- when the bucket is full again, µs
+  local full_if_empty = nil -- when the bucket would be full again if it were empty now, µs
+  free = free == '1' -- whether retries and redriven letters need no token
   burst = type(burst) == 'string' and is_count(burst) and tonumber(burst) or MOST_BURST + 1
 
-  -- An upper bound of the entries that the slowest group has not been given; without groups, the length of the stream.
-  -- Entries that this group holds are not counted. Entries that it has finished and another group holds are counted,
-  -- unless it has been given all.
-  local function waiting()
+  -- An upper bound of the number of entries that the slowest group has not been given; without groups, the length of
+  -- the stream. Entries that the slowest group holds are not counted. Entries that it has acknowledged but that another
+  -- group holds are counted, unless the slowest group has been given all entries.
+  local function count_waiting()
     local length = redis.call('XLEN', stream)
     if length < limit then return length end
-    local last, pending = nil, 0 -- of the slowest group
+    local last, pending = nil, 0 -- the slowest group's last delivered entry, and the number of entries that it holds
     for _, group in ipairs(groups_of(stream)) do
       if not last or less(group.last, last) then
         last = group.last
@@ -56,13 +62,15 @@ local function begin_flow(per, burst, free, ready_limit, due, stream, rate, now,
   end
 
   -- Stores the time at which the bucket is full again.
-  local function keep(at)
-    redis.call('SET', rate, digits(math.ceil(at)), 'PX', digits(math.max(1, math.ceil((at - now_us) / 1000))))
+  local function store_bucket(full_at)
+    local rest_ms = math.max(1, math.ceil((full_at - now_us) / 1000))
+    redis.call('SET', rate, digits(math.ceil(full_at)), 'PX', digits(rest_ms))
   end
 
-  -- Due retries and redriven letters after a member that is held back, with their scores. If more than 1,000 members
-  -- are due, it looks at 1,000 of them, from a position that the clock chooses: so each has its turn.
-  local function members_behind()
+  -- Returns the due retries and redriven letters in the schedule, with their scores. If more than MOST_LOOKED_AT
+  -- members are due, it looks at so many of them. The clock chooses the rank of the first one, so that over several
+  -- calls each member is looked at.
+  local function due_retries()
     local all = redis.call('ZCOUNT', due, '-inf', digits(now))
     local first = all > MOST_LOOKED_AT and math.max(0, now_us % (all + MOST_LOOKED_AT) - MOST_LOOKED_AT) or 0
     local last = math.min(first + MOST_LOOKED_AT, all)
@@ -81,15 +89,15 @@ local function begin_flow(per, burst, free, ready_limit, due, stream, rate, now,
     return found
   end
 
-  -- Whether a due member may become ready; if not, flow.held is the reason. Retries and redriven letters pass the ready
-  -- limit always, and the rate if the policy sets free_retries.
+  -- Whether a due member may become ready. If not, flow.held is set to the name of the limit that holds the member
+  -- back. Retries and redriven letters always pass the ready limit; they pass the rate if the policy sets free_retries.
   function flow.may_pass(member)
-    local again = string.find(member, SEP, 1, true)
-    if tokens - spent < 1 and not (again and free) then
+    local is_retry = string.find(member, SEP, 1, true)
+    if tokens - spent < 1 and not (is_retry and free) then
       flow.held = 'rate'
       return false
     end
-    if room < 1 and not again then
+    if free_places < 1 and not is_retry then
       flow.held = 'ready_limit'
       return false
     end
@@ -98,49 +106,51 @@ local function begin_flow(per, burst, free, ready_limit, due, stream, rate, now,
 
   -- Counts a member that became ready.
   function flow.passed(member)
-    room = room - 1
+    free_places = free_places - 1
     if not (free and string.find(member, SEP, 1, true)) then spent = spent + 1 end
   end
 
-  -- If a member is held back, takes the ones after it that may pass, and removes them. done: all members taken so far.
-  function flow.take_behind(done, most, take)
+  -- If a limit holds a member back, takes the retries behind it that may pass, and removes them from the schedule.
+  -- done: the members that drain has taken; take appends to it. most: the largest length of done.
+  function flow.take_retries(done, most, take)
     if not flow.held or flow.held == 'rate' and not free then return end
     local first = #done + 1
-    local found = members_behind()
+    local found = due_retries()
     for i = 1, #found, 2 do
       if #done >= most or not flow.may_pass(found[i]) or not take(found[i], found[i + 1]) then break end
     end
     in_chunks('ZREM', due, done, first)
   end
 
-  -- Completes drain's reply: the wait, the lateness without the delay by the rate, and the limit that holds the next
-  -- member back. When the rate holds it, the wait is at least 1 ms, or half a burst if that is less: timers are no
-  -- finer.
+  -- Completes drain's reply, and stores the bucket: reply[3] is the wait, reply[6] the lateness without the delay by
+  -- the rate, reply[7] the limit that holds the next member back. When the rate holds the next member back, the wait is
+  -- at least the smaller of 1 ms and the time of half a burst, because timers are no finer.
   function flow.finish(reply)
     reply[7] = flow.held or ''
     if flow.held == 'ready_limit' then reply[3] = READY_LIMIT_WAIT end
     if not each then return reply end
-    local at = full + spent * each
+    local full_at = full + spent * each
     if flow.held == 'rate' then
-      local until_next = at + each - empty
+      local until_next = full_at + each - full_if_empty
       reply[3] = math.ceil(math.max(until_next, math.min(1000, burst * each / 2)))
     end
     if full > now_us then
-      local since_last = now - math.floor((full + each - burst * each) / 1000) -- ms
-      reply[6] = math.max(0, math.min(reply[6], since_last))
+      local since_token = now - math.floor((full + each - burst * each) / 1000) -- ms since a token was there
+      reply[6] = math.max(0, math.min(reply[6], since_token))
     end
-    if spent > 0 then keep(at) end
+    if spent > 0 then store_bucket(full_at) end
     return reply
   end
 
-  redis.call('ZREM', due, SEP) -- removes nothing: tries whether drain may
-  if limit then room = limit - waiting() end
+  redis.call('ZREM', due, SEP) -- removes nothing; it fails here if the caller lacks the permission
+  if limit then free_places = limit - count_waiting() end
   if each and rate then
+    -- Without a valid setting, the burst is the number of messages in 100 ms.
     if burst > MOST_BURST then burst = math.max(1, math.floor(1e5 / each)) end
-    empty = now_us + burst * each -- when an empty bucket would be full
-    full = math.min(math.max(tonumber(redis.call('GET', rate) or '') or 0, now_us), empty)
-    tokens = math.floor((empty - full) / each + 1e-6)
-    keep(full)
+    full_if_empty = now_us + burst * each
+    full = math.min(math.max(tonumber(redis.call('GET', rate) or '') or 0, now_us), full_if_empty)
+    tokens = math.floor((full_if_empty - full) / each + 1e-6)
+    store_bucket(full)
   else
     each = nil
   end

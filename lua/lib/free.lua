@@ -21,7 +21,8 @@ local function less(a, b)
   return a_seq < b_seq
 end
 
--- XINFO GROUPS as tables {name, pending, last}; and the error, if it was refused.
+-- The groups of a stream as tables {name, pending, last}; and the error text, if XINFO GROUPS was refused. pending: how
+-- many entries the group holds. last: the last entry that it was given.
 local function groups_of(stream)
   local groups = {}
   local reply = redis.pcall('XINFO', 'GROUPS', stream)
@@ -38,12 +39,12 @@ local function groups_of(stream)
   return groups
 end
 
--- Whether any group holds an entry; and how many groups there are.
+-- Whether any group of a stream holds an entry; and how many groups there are.
 local function is_held(stream)
   local reply = redis.pcall('XINFO', 'GROUPS', stream)
   if reply.err then return false, 0 end
   for _, flat in ipairs(reply) do
-    local at = flat[5] == 'pending' and 6 or 2 -- where every known server has it
+    local at = flat[5] == 'pending' and 6 or 2 -- every known server has the value of pending at index 6
     while at < #flat and flat[at - 1] ~= 'pending' do at = at + 2 end
     if tonumber(flat[at]) > 0 then return true, #reply end
   end
@@ -67,8 +68,8 @@ local function successor(id)
   return id -- the largest possible ID
 end
 
--- Returns bound: every group is done with all entries below it; and delivered: the last entry that every group has been
--- given.
+-- Returns two entry IDs: bound, below which every group has acknowledged all entries; and delivered, the last entry
+-- that every group has been given.
 local function bounds(stream, groups)
   local bound, delivered
   for _, group in ipairs(groups) do
@@ -83,17 +84,17 @@ local function bounds(stream, groups)
   return bound, delivered
 end
 
--- Trims entries below bound. It trims whole nodes first, up to a limit. If there is no whole node, it trims exactly,
--- which removes less than one node. A node has 100 entries unless configured; a limit below that would trim no node,
--- and then everything at once.
+-- Trims entries below bound. It trims whole stream nodes first, up to limit entries. If no whole node is below bound,
+-- it trims exactly, which removes less than one node. A node has 100 entries unless the server is configured otherwise.
+-- With a limit below 100 no node would be trimmed, and the exact trim would then remove all entries at once.
 local function trim_below(stream, bound, limit)
   local freed = redis.call('XTRIM', stream, 'MINID', '~', bound, 'LIMIT', math.max(limit, 100))
   return freed > 0 and freed or redis.call('XTRIM', stream, 'MINID', bound)
 end
 
--- How many entries may be looked up in the pending lists of all groups: 4,000 pairs. Groups that hold nothing do not
--- count.
-local function room(groups)
+-- How many entries a script may look up in the pending lists of all groups: 4,000 pairs of an entry and a group.
+-- Groups that hold nothing do not count.
+local function lookup_limit(groups)
   local holding = 0
   for _, group in ipairs(groups) do
     if group.pending > 0 then holding = holding + 1 end
@@ -101,9 +102,9 @@ local function room(groups)
   return math.max(1, math.floor(4000 / math.max(1, holding)))
 end
 
--- Deletes the given entries (all between first and last) that every group has been given and no group holds. For each
--- group that holds any, it reads one range of pending entries, about twice as long as the list. Entries behind that
--- range are looked up one by one. Returns the deleted ones.
+-- Of the given entries (all between first and last), deletes those that every group has been given and no group holds.
+-- For each group that holds any entries, it reads one range of pending entries, about twice as long as the list.
+-- Entries behind that range are looked up one by one. Returns the deleted entries.
 local function delete_unneeded(stream, groups, ids, first, last)
   local needed = {} -- entries that a group holds, or has not been given
   local most = 2 * #ids - 1
@@ -135,7 +136,7 @@ local function delete_unneeded(stream, groups, ids, first, last)
 end
 
 -- The earliest and the latest of some entry IDs.
-local function span(ids)
+local function id_range(ids)
   local first, last = ids[1], ids[1]
   for i = 2, #ids do
     if less(last, ids[i]) then last = ids[i] elseif less(ids[i], first) then first = ids[i] end
@@ -143,20 +144,21 @@ local function span(ids)
   return first, last
 end
 
--- Frees the given entries (in any order) that no group needs. The groups are read each time, never remembered. More
--- than 16 entries are freed by trimming all that every group is done with, which costs next to nothing per entry: now,
--- or when the slowest group is done with them. If an entry that is older by a second stays pending, each entry is
--- looked at instead, and the sweep of trim frees the rest.
+-- Frees those of the given entries (in any order) that no group needs. The groups are read at each call, because they
+-- change. More than 16 entries are freed by a trim of all entries that every group has acknowledged, because that costs
+-- next to nothing per entry. If another group still needs them, nothing is trimmed yet: the call that acknowledges them
+-- for the slowest group trims them. But if an entry that is more than a second older stays pending, nothing can be
+-- trimmed for long: then each entry is looked up instead, and the sweep of trim frees the others.
 local function free(stream, ids)
   if #ids == 0 then return 0 end
   local groups = groups_of(stream)
-  if #groups == 0 or #ids > room(groups) then return 0 end
-  local first, last = span(ids)
+  if #groups == 0 or #ids > lookup_limit(groups) then return 0 end
+  local first, last = id_range(ids)
   if #ids > 16 then
     local bound = bounds(stream, groups)
     if less(first, bound) then return trim_below(stream, bound, 1000) end
-    local older = tonumber((id_parts(last))) - tonumber((id_parts(bound))) -- ms by which an entry stays pending
-    if older <= 1000 then return 0 end
+    local older_ms = tonumber((id_parts(last))) - tonumber((id_parts(bound)))
+    if older_ms <= 1000 then return 0 end
   end
   return #delete_unneeded(stream, groups, ids, first, last)
 end

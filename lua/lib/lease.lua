@@ -1,9 +1,9 @@
--- Shared by the scripts that keep leases: entries to be done in less than the visibility timeout. They start with an
--- idle time, so that any reclaim finds them in time. The zset leases also tells when they were given out: an absence
--- before that does not extend them.
+-- Shared by the scripts that keep leases: deliveries whose time is shorter than the visibility timeout. The pending
+-- entry of a lease starts with an idle time above 0, so that reclaim finds it when the lease ends. The zset leases
+-- tells when each lease was given out, because an absence (see calm.lua) before that time does not extend the lease.
 
--- A member of leases: the ms in which the entry is to be done, the entry, and the group. Its score is the end of that
--- time.
+-- A member of the zset leases: the length of the lease in ms, the entry, and the group. Its score is the end of the
+-- lease, Unix ms.
 local function lease_of(within, entry, group)
   return within .. SEP .. entry .. SEP .. group
 end
@@ -13,7 +13,7 @@ local function parts_of_lease(member)
   return tonumber(within), entry, group
 end
 
--- Whether the group of a lease holds its entry. Also true if the server could not tell.
+-- Whether the group of a lease still holds the entry; true, too, if the pending list cannot be read.
 local function is_lent(stream, member)
   local _, entry, group = parts_of_lease(member)
   if not entry then return false end
@@ -22,9 +22,9 @@ local function is_lent(stream, member)
   return pending[1] ~= nil
 end
 
--- Removes leases of entries that no consumer holds any more: settlements leave them. known is the number of leases. It
--- looks at a run of `most` leases. The clock chooses where the run begins, so that each lease is looked at in time.
--- Returns how many it removed.
+-- Removes leases of entries that no consumer holds any more: the scripts that settle entries do not remove the leases.
+-- known: the number of leases. It looks at `most` leases in a row. The clock chooses the first of them, so that over
+-- several calls each lease is looked at. Returns how many it removed.
 local function forget_leases(leases, stream, known, most)
   local ms, us = now_ms()
   local first, gone = (ms * 1000 + us) % math.max(1, known - most + 1), {}
@@ -35,10 +35,11 @@ local function forget_leases(leases, stream, known, most)
   return #gone
 end
 
--- Records when leases end. If there were none, it wakes the bridge, which then looks for later ones by itself. A lease
--- that cannot be recorded is judged by its idle time alone, as if it had been given out a visibility timeout before its
--- end. For each lease that it adds it looks at two others, so that there are at most about as many leases of settled
--- entries as of held ones.
+-- Adds leases for entries that were just given to a consumer. If there was no lease, it wakes the bridge; as long as
+-- there are leases, the bridge looks at them by itself. If the server refuses to add a lease, reclaim judges the entry
+-- by its idle time alone, as if it had been given out a visibility timeout before the lease ends. For each lease that
+-- it adds, it looks at two others for forget_leases, so that there are at most about as many leases of settled entries
+-- as of held ones.
 local function note_leases(leases, wake, stream, within, entries, group, now)
   local args, ends = {}, digits(now + within)
   for _, entry in ipairs(entries) do add_pair(args, ends, lease_of(digits(within), entry, group)) end

@@ -1,13 +1,14 @@
 -- Shared by the scripts that take messages: parses their arguments, and compares messages with known ones.
 
--- The values of dedup that let a message replace the scheduled one with its ID: always, or only with a later, or an
--- earlier, due time.
+-- The values of dedup with which a message may replace the scheduled message with its ID: 'replace' always, 'later' if
+-- the new due time is later, 'earlier' if it is earlier.
 local REPLACES = {replace = true, later = true, earlier = true}
 
--- Parses id, when, payload, meta, dedup of each message, from args[4] on. Returns the IDs; the due times as numbers;
--- the due times as text; whether any ID must be compared with known ones; the earliest due time; and whether any
--- message may replace another one. Returns nil if an argument does not parse. Most messages of a call have the same
--- delay, so the last due time is kept.
+-- Parses id, when, payload, meta, dedup of each message, from args[4] on. asked: the time from which a relative due
+-- time counts, Unix ms. Returns six values: the IDs; the due times as numbers; the due times as text; whether any ID
+-- must be compared with known ones; the earliest due time; and whether any message may replace another one. Returns nil
+-- if an argument does not parse. Most messages of a call have the same due time, so the last one is kept, and is not
+-- parsed again.
 local function read_messages(args, asked)
   local ids, at, text = {}, {}, {}
   local compared, replacing = false, false
@@ -17,7 +18,7 @@ local function read_messages(args, asked)
     local when, dedup = args[i + 1], args[i + 4]
     n = n + 1
     ids[n] = args[i]
-    if dedup == '' and string.find(args[i], SEP, 1, true) then -- it must not overwrite a retry
+    if dedup == '' and string.find(args[i], SEP, 1, true) then -- an imported retry must not overwrite another one
       dedup = '0'
       args[i + 4] = '0'
     end
@@ -42,43 +43,47 @@ local function read_messages(args, asked)
   return ids, at, text, compared, earliest, replacing
 end
 
--- Whether a message that is due at `at` may be taken. old: the due time of the scheduled message that it would replace.
--- Without one, it is taken unless its ID is known otherwise.
+-- Whether a message that may replace another one is taken. at: its due time. old: the score of the scheduled message
+-- with its ID; nil if there is none, and then the message is taken unless known is true. known: whether the ID is in
+-- its dedup window.
 local function may_replace(dedup, at, old, known)
   if not old then return not known end
   old = parked_due(old) or old
-  return not (dedup == 'later' and at <= old or dedup == 'earlier' and at >= old)
+  if dedup == 'later' then return at > old end
+  return dedup ~= 'earlier' or at < old
 end
 
--- Records a message that was taken: as ready if it has an entry ID, else as scheduled if the verdict says so.
-local function note_taken(story, verdict, id, entry, due)
+-- Records for the history that a message was taken: as ready if it has an entry ID; else as scheduled if the verdict is
+-- positive.
+local function note_taken(record, verdict, id, entry, due)
   if entry then
-    note(story, 'ready', id, ',"entry":"' .. entry .. '","attempt":"1","due_ms":"' .. due .. '"}')
+    note(record, 'ready', id, ',"entry":"' .. entry .. '","attempt":"1","due_ms":"' .. due .. '"}')
   elseif verdict > 0 then
-    note_member(story, 'scheduled', id, ',"due_ms":"' .. due .. '"}')
+    note_member(record, 'scheduled', id, ',"due_ms":"' .. due .. '"}')
   end
 end
 
 -- Adds a message straight to the stream, and returns its entry ID. Returns nil if the meta is malformed. Returns false
--- if the message must go into the schedule: it may end as a dead letter, it may have to wait for its key, or the stream
--- refuses it.
-local function ready(stream, id, due, body, fields, now)
+-- if the message must go into the schedule, because it may become a dead letter, because it may have to wait for its
+-- ordering key, or because the stream refuses it.
+local function add_ready(stream, id, due, body, fields, now)
   local values, meant = entry_values(id, body, fields ~= '' and fields or nil, due)
   if not values then return nil end
   if has_expired(meant, now) or (meant['for'] or '') ~= '' or meant['key'] then return false end
   local added = redis.pcall('XADD', stream, '*', unpack(values))
   local refused = type(added) == 'table' and added.err
-  -- A key of another type refuses the first entry already: nothing is written.
+  -- If the key has another type, the first entry is refused already, so nothing is written yet.
   if refused and string.find(refused, 'WRONGTYPE', 1, true) then error(added) end
   return not refused and added
 end
 
--- The reply to a repeated call: 0 for each message whose refusal is remembered, 3 for all others, which were taken.
-local function repeated_reply(seen, token, at)
+-- The reply to a repeated call: 0 for each message whose refusal is remembered, 3 for each other message, which the
+-- first call took. A refusal that has ended belongs to an earlier call with the same token, so it does not count.
+local function repeated_reply(seen, token, at, now)
   local reply = {}
   for n = 1, #at do
     local refused = redis.call('ZSCORE', seen, refusal(token, 5 * n - 1))
-    add_pair(reply, refused and 0 or 3, at[n])
+    add_pair(reply, refused and tonumber(refused) > now and 0 or 3, at[n])
   end
   return reply
 end
@@ -99,8 +104,8 @@ local function unschedule(due, payload, meta, replaced)
   end
 end
 
--- Two lists of text, with false for none: the due times of the IDs that are scheduled, and the ends of the dedup
--- windows of those that are remembered.
+-- For each ID, the score of the scheduled message and the end of the dedup window, in two lists of texts. An ID that is
+-- not scheduled, or not remembered, has false in the list.
 local function known_of(due, seen, ids)
   local scheduled, windows = {}, {}
   for first = 1, #ids, 1000 do

@@ -1,7 +1,7 @@
--- Shared by the scripts that look for orphans: hash fields without a member of the schedule.
+-- Shared by the scripts that look for orphans: fields of the hash payload or meta whose message is not in the schedule.
 
--- Scans a hash from a cursor on, and calls found(field, bytes of its value) for each orphan. It scans bucket by bucket,
--- because the next values may be of any size. Returns the next cursor, and how many fields were scanned.
+-- Scans a hash from a cursor on, and calls found(field, bytes of its value) for each orphan. It scans one bucket at a
+-- time, because the next values may be of any size. Returns the next cursor, and how many fields were scanned.
 local function scan_orphans(due, fields, cursor, limit, found)
   local bytes, looked = 0, 0
   for _ = 1, limit do

@@ -1,8 +1,8 @@
--- Shared by the scripts that can be repeated after a lost reply: a call's token and its refusals, in the zset of dedup
--- windows.
+-- Shared by the scripts that can be repeated after a lost reply. A call's token, and the messages that the call
+-- refused, are remembered as members of the zset seen, beside the dedup windows.
 
--- Whether a token is empty or valid. 'dead' and tokens with a separator are invalid: their members could be taken for
--- those of a restored dead letter, or of another call.
+-- Whether a token is empty or valid. 'dead' is invalid, because its members would be those of restored dead letters. A
+-- token with SEP is invalid, because its members could be those of another call.
 local function is_token(token)
   return token ~= 'dead' and not string.find(token, SEP, 1, true)
 end
@@ -12,17 +12,17 @@ local function is_call(token, token_ms)
   return string.find(token_ms, '^%d+$') and #token_ms <= 15 and is_token(token)
 end
 
--- The member that remembers a refused message of a call, so that a repeat of the call refuses it again. i: its
--- argument's index.
+-- The member by which a refused message of a call is remembered, so that a repeat of the call refuses it again. i: the
+-- index of the message's first argument. Index 0 says that the call refused any message.
 local function refusal(token, i)
   return SEP .. token .. SEP .. i
 end
 
--- Removes a token and its refusals; all of them end at the same millisecond. The work is bounded: what remains ends
--- with the window.
+-- Removes a token and its refusals. All of them have the same score, the end of their window. It looks at no more than
+-- 2,000 members or 1 MiB; members that it does not reach are removed when the window has ended.
 local function forget(seen, token)
   local ends = redis.call('ZSCORE', seen, SEP .. token)
-  local own = SEP .. token .. SEP -- the beginning of its refusals
+  local own = SEP .. token .. SEP -- the beginning of the refusals' members
   local gone, at, bytes = {}, 0, 0
   while ends and bytes < MOST_BYTES and at < 2000 do
     local page = redis.call('ZRANGEBYSCORE', seen, ends, ends, 'LIMIT', at, 16)
@@ -36,7 +36,8 @@ local function forget(seen, token)
   in_chunks('ZREM', seen, gone)
 end
 
--- Removes up to `most` ended members, without reading them: they may be of any size. Returns how many.
+-- Removes up to `most` members whose window has ended. It does not read them, because they may be of any size. Returns
+-- how many it removed.
 local function forget_ended(seen, now, most)
   local ended = math.min(most, redis.call('ZCOUNT', seen, '-inf', digits(now)))
   if ended > 0 then redis.call('ZREMRANGEBYRANK', seen, 0, ended - 1) end

@@ -1,12 +1,13 @@
 -- Shared by the scripts that compare versions of a message: the messages that were scheduled under one ID, one after
 -- the other.
 
-local VERSION = SEP .. 'version ' -- begins a version, and tells it from an ID among arguments
+local VERSION = SEP .. 'version ' -- the beginning of a version, by which it is told from an ID among the arguments
 
-local MOST_COMPARED = 524288 -- bytes of meta; a message with more is malformed
+local MOST_COMPARED = 524288 -- bytes of meta; a message with a larger meta is malformed
 
--- The version of the message scheduled under an ID: its due time (also while it waits for its key), the length of its
--- payload, and the length and SHA-1 of its meta. '' when nothing is scheduled. Second: how many bytes it read.
+-- Returns the version of the message that is scheduled under an ID, and how many bytes it read. The version is a text
+-- of the due time (without PARKED), the length of the payload, and the length and SHA-1 of the meta; '' if nothing is
+-- scheduled.
 local function version_of(due, payload, meta, id)
   local score = redis.call('ZSCORE', due, id)
   if not score then return '', 0 end

@@ -1,9 +1,10 @@
 -- Shared by the scripts that cancel or move the retries of a message: finds them in the schedule.
 
--- Scans about limit members of the schedule, or 1 MiB of them, from a cursor on, for retries and redriven letters of
--- the given messages. group: only those for this group; '' = for any. It scans one by one, because the size of a member
--- is known only when it is read. Returns the next cursor ('0' = the scan is complete), and a flat list of member, ID,
--- group, score. weight: a function that returns the bytes to add for a member that was found, or nil.
+-- Scans the schedule from a cursor on for retries and redriven letters of the given messages, about limit members or 1
+-- MiB of them. group: finds only those for this group; '' = for any group. weight: nil, or a function that returns the
+-- bytes by which a found member counts besides its own size. It scans one member at a time, because the size of a
+-- member is known only when it is read. Returns the next cursor ('0' = the scan is complete), and a flat list of
+-- member, ID, group, score.
 local function waiting(due, cursor, limit, group, ids, weight)
   local wanted = {}
   for _, id in ipairs(ids) do wanted[id] = true end

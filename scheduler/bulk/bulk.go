@@ -20,18 +20,25 @@ import (
 type Message struct {
 	ID        string    `json:"id"`
 	Group     string    `json:"group,omitempty"` // of a retry; "" = all groups
-	Due       time.Time `json:"due,omitzero"`    // zero: it was not found
+	Due       time.Time `json:"due,omitzero"`    // zero = the message was not found
 	Partition int       `json:"partition,omitempty"`
 
 	member string
 }
 
+// MessageOf returns the message of a member of a partition's schedule.
+func MessageOf(partition int, member string) Message {
+	m := lua.ParseMember(member)
+	return Message{ID: m.ID, Group: m.Group, Partition: partition, member: member}
+}
+
 // Options control a bulk change. The zero value changes all messages, as fast as possible.
 type Options struct {
-	// messages per second, over any time; after a stall at most one second's worth at once; 0 = no limit
+	// Rate is the greatest number of messages per second; 0 = no limit. After a pause, at most as many as in one second
+	// are changed at once.
 	Rate   float64
-	DryRun bool // changes nothing, and counts the changes
-	// for Reschedule: a further delay of 0 to Spread, chosen by hashing the ID; whole milliseconds
+	DryRun bool // change nothing, and only count the changes
+	// Spread is for Reschedule: a further delay of 0 to Spread, chosen by hashing the ID. Whole milliseconds.
 	Spread time.Duration
 
 	Selected func(Message) // called for each selected message, before it is changed
@@ -48,29 +55,33 @@ func (o Options) validate() error {
 
 // Result counts the outcomes of a bulk change.
 type Result struct {
-	Looked    int64 `json:"looked"`    // members of schedules that were read
-	Total     int64 `json:"total"`     // members to read
-	Changed   int   `json:"changed"`   // cancelled, moved or expired; in a dry run: would be
-	Unchanged int   `json:"unchanged"` // due at that time, or expired, already
-	// no longer scheduled at their turn, because they became ready or were cancelled; or no longer selected, because
-	// they were moved or replaced; and IDs that were not found
-	Gone    int `json:"gone"`
-	Refused int `json:"refused"` // to expire: no room for an expiry among headers of 512 KiB
+	Looked  int64 `json:"looked"`  // members of schedules that were read
+	Total   int64 `json:"total"`   // members of schedules to read
+	Changed int   `json:"changed"` // messages that were, or in a dry run would be, cancelled, moved or expired
+	// Unchanged counts messages that had the new due time already, or had expired already.
+	Unchanged int `json:"unchanged"`
+	// Gone counts messages that were not scheduled any more when they were to be changed, because they became ready or
+	// were cancelled. It also counts messages that were not selected any more, because they were moved or replaced, and
+	// IDs that were not found.
+	Gone int `json:"gone"`
+	// Refused counts messages that Expire cannot change, because their headers of 512 KiB leave no room for an expiry.
+	Refused int `json:"refused"`
 
-	To time.Time `json:"to,omitzero"` // rescheduled: the new due time, or the beginning of the Spread
+	To time.Time `json:"to,omitzero"` // for Reschedule: the new due time, or the beginning of the Spread
 }
 
 // Bulk cancels, moves or expires many scheduled messages of the queues of a prefix, in bounded steps: one request reads
 // a thousand members, one script changes 250, and other commands run in between. It is safe for concurrent use, also by
 // several processes: only one of them changes a message.
 //
-// A message that becomes ready before its turn is delivered, and counted as gone. When ctx ends, the running step is
-// finished first, so that the result counts every change. Repeat the same call to continue, also after an error or a
-// kill: a changed message is not found again, or is counted as unchanged.
+// If a message becomes ready before the change reaches it, it is delivered, and counted as gone. When ctx ends, the
+// running step is finished first, so that the result counts every change. Repeat the same call to continue, also after
+// an error or a kill: a changed message is not found again, or is counted as unchanged.
 //
 // The filter is applied to a message when it is read, a moment before the change. If a rate delays the change, and the
-// filter is about due times or headers, these are read again before the change. Messages given by ID are looked up. For
-// any other filter the whole schedule is read once. A message that is scheduled meanwhile may be found or not.
+// filter is about due times, headers or texts, these are read again before the change. Messages given by ID, or by
+// Filter.Messages, are looked up. For any other filter the whole schedule is read once. A message that is scheduled
+// meanwhile may be found or not.
 type Bulk struct {
 	client   rueidis.Client
 	prefix   string
@@ -100,9 +111,9 @@ func (b *Bulk) Cancel(ctx context.Context, queue string, f Filter, o Options) (R
 	})
 }
 
-// Reschedule moves messages to at, or if that is zero to delay from the server's now. It asks for that once: all
-// messages get the same due time, unless there is a Spread. Messages already due then stay untouched, so a repeated
-// call with the same at continues where an earlier one stopped.
+// Reschedule sets a new due time for messages: at, or if at is zero the server's time plus delay. It asks for the
+// server's time once, so all messages get the same due time, unless there is a Spread. It leaves messages alone that
+// have the new due time already. So a repeated call with the same at continues where an earlier call stopped.
 func (b *Bulk) Reschedule(ctx context.Context, queue string, f Filter, delay time.Duration, at time.Time,
 	o Options) (Result, error) {
 	return b.run(ctx, "reschedule", queue, f, o, func(r *run) error {
@@ -139,6 +150,11 @@ func (b *Bulk) Reschedule(ctx context.Context, queue string, f Filter, delay tim
 // stays in the schedule.
 func (b *Bulk) Expire(ctx context.Context, queue string, f Filter, o Options) (Result, error) {
 	return b.run(ctx, "expire", queue, f, o, func(r *run) error {
+		r.isDone = func(m Message, meta string, now time.Time) bool {
+			e, readable := lua.DecodeMeta(m.ID, meta)
+			expired := !readable || !e.Expires.IsZero() && !e.Expires.After(now)
+			return expired && !m.Due.After(now)
+		}
 		r.change = func(ctx context.Context, k lua.Keys, ms []Message) ([]outcome, error) {
 			answers, err := lua.Expire(ctx, b.client, k, members(ms))
 			out := make([]outcome, len(answers))
@@ -171,7 +187,7 @@ func (b *Bulk) run(ctx context.Context, what, queue string, f Filter, o Options,
 	return r.result, nil
 }
 
-// end returns the end of a spread; zero without a beginning.
+// end returns the end of a spread that begins at a time. For the zero time it returns the zero time.
 func end(at time.Time, spread time.Duration) time.Time {
 	if at.IsZero() {
 		return at

@@ -39,8 +39,8 @@ func (r *rig) schedule(counts lua.Counts, id string, due time.Time, headers map[
 	p.Enqueue(lua.Item{ID: id, When: lua.At(due), Payload: []byte("p"), Meta: lua.EncodeMeta(headers, 0, time.Time{})})
 }
 
-// retries adds waiting retries of a message.
-func (r *rig) retries(id string, groups ...string) {
+// addRetries adds a waiting retry of a message for each group, due at(5).
+func (r *rig) addRetries(id string, groups ...string) {
 	r.T.Helper()
 	for _, group := range groups {
 		member := lua.Member{Kind: lua.MemberRetry, ID: id, Group: group, Of: "1-1"}.String()
@@ -61,10 +61,12 @@ func (r *rig) state(partitions int) string {
 	return strings.Join(all, " ")
 }
 
+// counted formats the counts of a result, and the error.
 func counted(res Result, err error) string {
 	return fmt.Sprintf("changed %d unchanged %d gone %d refused %d %v", res.Changed, res.Unchanged, res.Gone, res.Refused, err)
 }
 
+// A dry run must count and report the messages that a run would change, and must change nothing.
 func TestDryRunChangesNothing(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -76,12 +78,12 @@ func TestDryRunChangesNothing(t *testing.T) {
 			r.schedule(counts, fmt.Sprintf("order-%02d", i), at(i), map[string]string{"tier": tier, "x": "y"})
 			r.schedule(counts, fmt.Sprintf("mail-%02d", i), at(i), nil)
 		}
-		r.retries("order-01", "a", "b")
-		r.retries("gone", "a")
+		r.addRetries("order-01", "a", "b")
+		r.addRetries("gone", "a")
 		for _, c := range []struct {
 			filter Filter
-			want   int
-			gone   int
+			want   int // messages and retries that the filter selects
+			gone   int // IDs of the filter that nothing has
 		}{
 			{Filter{}, 80, 0},
 			{Filter{Retries: true}, 83, 0},
@@ -112,14 +114,15 @@ func TestDryRunChangesNothing(t *testing.T) {
 				selected, missed = 0, 0
 				if got, want := counted(call()), counted(Result{Changed: c.want, Gone: c.gone}, nil); got != want ||
 					selected != c.want || missed != c.gone {
-					t.Errorf("%s of %+v: %s, told of %d and %d; want %s", name, c.filter, got, selected, missed, want)
+					t.Errorf("%s of %+v: %s, %d selected, %d missed; want %s", name, c.filter, got, selected, missed, want)
 				}
 			}
-			redistest.Want(t, "what there is", r.state(3), before)
+			redistest.Want(t, "contents of all keys", r.state(3), before)
 		}
 	})
 }
 
+// Each kind of change must reach the messages of all partitions. A second run must change nothing.
 func TestChangesReachAllPartitions(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -131,12 +134,13 @@ func TestChangesReachAllPartitions(t *testing.T) {
 			r.schedule(counts, fmt.Sprintf("b-%02d", i), at(i), map[string]string{"h": "v"})
 			r.schedule(counts, fmt.Sprintf("c-%02d", i), at(i), nil)
 		}
-		r.retries("b-01", "g")
+		r.addRetries("b-01", "g")
 		r.schedule(lua.Counts{1}, "c-in-the-first", at(1), nil) // by a producer that knows no partitions
 		redistest.Want(t, "cancel", counted(r.Cancel(t.Context(), r.Queue, Filter{Prefix: "a-"}, Options{})),
 			counted(Result{Changed: 30}, nil))
 		redistest.Want(t, "cancel again", counted(r.Cancel(t.Context(), r.Queue, Filter{Prefix: "a-"}, Options{})),
 			counted(Result{}, nil))
+		// One message of b is due at this time already, because times are rounded up to a millisecond.
 		res, err := r.Reschedule(t.Context(), r.Queue, Filter{Prefix: "b-", Retries: true}, 0, at(7).Add(-time.Microsecond),
 			Options{})
 		redistest.Want(t, "reschedule", counted(res, err), counted(Result{Changed: 30, Unchanged: 1}, nil))
@@ -157,6 +161,7 @@ func TestChangesReachAllPartitions(t *testing.T) {
 			dead += d.Dead
 		}
 		redistest.Want(t, "dead letters", dead, 3)
+		// 58 are left: 30 messages of b, and 28 of c. A Filter without Retries does not select the retry.
 		spread := Options{Spread: time.Hour}
 		redistest.Want(t, "spread", counted(r.Reschedule(t.Context(), r.Queue, Filter{}, 0, at(9), spread)),
 			counted(Result{Changed: 58}, nil))
@@ -167,7 +172,7 @@ func TestChangesReachAllPartitions(t *testing.T) {
 	})
 }
 
-// A glob character, an odd character, or a prefix of another text: each matches only itself.
+// The characters of a prefix or an ID are taken literally, even if they have a meaning in globs.
 func TestHostileNamesAreTexts(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -222,7 +227,8 @@ func TestHostileNamesAreTexts(t *testing.T) {
 
 var zero float64
 
-// A message is found, but becomes ready before its turn. It is delivered, and counted as gone.
+// A message may become ready after the run has found it and before the run changes it. It must then be delivered, and
+// counted as gone.
 func TestWhatBecomesReadyMeanwhileIsReported(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -241,7 +247,7 @@ func TestWhatBecomesReadyMeanwhileIsReported(t *testing.T) {
 		var missed []string
 		res, err := call(Filter{Prefix: name + "-"}, Options{
 			Selected: func(m Message) {
-				if strings.HasSuffix(m.ID, "5") {
+				if strings.HasSuffix(m.ID, "5") { // 2 of the 20
 					r.Do("ZADD", r.Keys.Due, "XX", "5", m.ID)
 					if d, err := lua.Drain(t.Context(), r.Client, r.Keys, 1, 1<<20); err != nil || d.Moved != 1 {
 						t.Error(d, err)
@@ -252,12 +258,12 @@ func TestWhatBecomesReadyMeanwhileIsReported(t *testing.T) {
 		})
 		redistest.Want(t, name, counted(res, err), counted(Result{Changed: 18, Gone: 2}, nil))
 		redistest.Want(t, "ready", r.Length(r.Keys.Stream)-ready, 2)
-		redistest.Want(t, "told", len(missed), 2)
+		redistest.Want(t, "reported as missed", len(missed), 2)
 		r.Do("DEL", r.Keys.Due)
 	}
 }
 
-// A second run does what the first one left, and repeats nothing.
+// If a run is interrupted, a second run must change the messages that the first one did not, and only these.
 func TestRunThatWasInterruptedGoesOn(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -271,7 +277,7 @@ func TestRunThatWasInterruptedGoesOn(t *testing.T) {
 	} {
 		add := []string{"ZADD", r.Keys.Due}
 		for i := range n {
-			add = append(add, "5000000000000", fmt.Sprint(name, i))
+			add = append(add, "5000000000000", fmt.Sprint(name, i)) // due in Unix ms, in the year 2128
 		}
 		r.Do(add...)
 		ctx, stop := context.WithCancel(t.Context())
@@ -289,9 +295,9 @@ func TestRunThatWasInterruptedGoesOn(t *testing.T) {
 		redistest.Want(t, name+": the rest", counted(second, err), counted(Result{Changed: n - first.Changed,
 			Unchanged: second.Unchanged}, nil))
 		redistest.Want(t, name+": looked at everything", second.Looked, second.Total)
-		redistest.Want(t, name+": the last that was told", last.Changed, second.Changed)
-		if name != "cancel" {
-			redistest.Want(t, name+": left alone", second.Unchanged, first.Changed)
+		redistest.Want(t, name+": changed, by the last progress report", last.Changed, second.Changed)
+		if name != "cancel" { // a cancelled message is gone, and does not count as unchanged
+			redistest.Want(t, name+": unchanged", second.Unchanged, first.Changed)
 		}
 		left := n
 		if name == "cancel" {
@@ -303,11 +309,12 @@ func TestRunThatWasInterruptedGoesOn(t *testing.T) {
 	}
 }
 
-// Messages scheduled into a partition that the queue gets during a run are found, too.
+// A run must also find messages in a partition that the queue gets during the run.
 func TestQueueGrowsMeanwhile(t *testing.T) {
 	t.Parallel()
 	for name, filter := range map[string]Filter{"walked": {}, "looked up": {IDs: []string{"first", "grown"}}} {
 		r := newRig(t, redistest.Shared(t))
+		// Find a partition count with which the message "grown" is not in partition 0.
 		grown := lua.Counts{1, 3}
 		for i := 0; grown.Of("grown") == 0; i++ {
 			grown = lua.Counts{1, 3 + i}
@@ -325,8 +332,8 @@ func TestQueueGrowsMeanwhile(t *testing.T) {
 	}
 }
 
-// A user without permission for a command, or a key of another type, makes an error that names it, and nothing is
-// changed.
+// If the user lacks permission for a command, the error is ErrDenied. If a key has the wrong type, the error is
+// ErrWrongType. Neither changes anything.
 func TestRefusalsChangeNothing(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t)
@@ -343,7 +350,7 @@ func TestRefusalsChangeNothing(t *testing.T) {
 		if lacks == "-zscan" && !errors.Is(cancelled, lua.ErrDenied) {
 			t.Errorf("%s: %v", lacks, cancelled)
 		}
-		if cancelled == nil { // it needed no more permissions
+		if cancelled == nil { // Cancel does not need the command, and has cancelled the message: schedule it again
 			r.schedule(lua.Counts{1}, "m", at(1), map[string]string{"a": "b"})
 			continue
 		}
@@ -363,8 +370,8 @@ func TestRefusalsChangeNothing(t *testing.T) {
 	}
 }
 
-// A short schedule is read at once, but with a rate its last messages are changed much later. A message that was moved
-// or replaced in between used to be judged by its old data, so a newer message of the same ID was cancelled.
+// A short schedule is read at once, but with a rate its last messages are changed much later. Regression: a message
+// that was moved or replaced in between was judged by its old data, so a newer message of the same ID was cancelled.
 func TestMessageIsJudgedWhenItIsItsTurn(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -390,11 +397,13 @@ func TestMessageIsJudgedWhenItIsItsTurn(t *testing.T) {
 						return
 					}
 					changed = true
-					for _, id := range newer { // the messages read are replaced by now
+					for _, id := range newer { // messages of the same ID replace those that were selected
 						r.Do("ZREM", r.Keys.Due, id)
 						r.Do("HDEL", r.Keys.Meta, id)
 						r.schedule(lua.Counts{1}, id, at(2000), map[string]string{"tier": "tin"})
 					}
+					// Wait for 2*fresh, by a blocking read of a stream that gets no entries. Then the data by which the
+					// messages were selected no longer counts as current.
 					slow := rueidis.Completed(r.Client.B().Xread().Block(2 * fresh.Milliseconds()).Streams().Key(r.Keys.Wake).
 						Id("$").Build())
 					_ = r.Blocking.Do(t.Context(), slow)

@@ -2,6 +2,7 @@ package bulk
 
 import (
 	"errors"
+	"strconv"
 	"strings"
 	"time"
 
@@ -12,13 +13,19 @@ import (
 // Filter selects messages of a schedule; all fields that are set must match. The zero value selects every message that
 // waits for its first delivery, or was redriven for all groups.
 type Filter struct {
-	IDs     []string          // one of these; empty = any
-	Prefix  string            // the ID begins with it
-	Headers map[string]string // it has all of these, with these values
-	From    time.Time         // due then, or later
-	Until   time.Time         // due before
-	Retries bool              // also retries, for any group
-	Group   string            // only retries for this group
+	IDs     []string          // the ID is one of these; empty = any ID
+	Prefix  string            // the ID begins with this text
+	Headers map[string]string // the message has all of these headers, with these values
+	From    time.Time         // the message is due at this time or later
+	Until   time.Time         // the message is due before this time
+	Retries bool              // select retries as well, of any group
+	Group   string            // select only retries of this group
+	Error   string            // the error text of the last failed attempt has this part
+	Text    string            // the payload has this part, byte for byte; at most lua.MaxSearchTextBytes
+
+	// Messages names the messages to change, as a run or a search reported them. One that does not match the other
+	// fields any more is counted as gone. Without Retries or Group, retries among them are counted as gone, too.
+	Messages []Message
 }
 
 func (f Filter) validate() error {
@@ -37,30 +44,54 @@ func (f Filter) validate() error {
 		errs = append(errs, lua.Invalid("until", f.Until.Format(time.RFC3339Nano), "must be after %s",
 			f.From.Format(time.RFC3339Nano)))
 	}
+	if len(f.Error) > lua.MaxErrorBytes {
+		errs = append(errs, lua.Invalid("error", f.Error, "must be at most %d bytes", lua.MaxErrorBytes))
+	}
+	if len(f.Text) > lua.MaxSearchTextBytes {
+		errs = append(errs, lua.Invalid("text", f.Text, "must be at most %d bytes", lua.MaxSearchTextBytes))
+	}
+	if len(f.Messages) > 0 && len(f.IDs) > 0 {
+		errs = append(errs, lua.Invalid("ids", strconv.Itoa(len(f.IDs)), "must be none when messages are given"))
+	}
 	return errors.Join(errs...)
 }
 
-// looksUp reports whether ZSCORE can find all selected messages: their IDs are known, and no retries are selected.
-func (f Filter) looksUp() bool { return len(f.IDs) > 0 && !f.Retries && f.Group == "" }
+// allByID reports whether ZSCORE can find all selected messages: their IDs are known, and no retries are selected.
+func (f Filter) allByID() bool { return len(f.IDs) > 0 && !f.Retries && f.Group == "" }
 
-// mayCease reports whether a message may cease to match while it keeps its ID: when it is moved or replaced.
-func (f Filter) mayCease() bool { return len(f.Headers) > 0 || !f.From.IsZero() || !f.Until.IsZero() }
+// dependsOnContent reports whether a message may stop matching although its ID stays the same, because it was moved to
+// another due time or replaced.
+func (f Filter) dependsOnContent() bool {
+	return len(f.Headers) > 0 || !f.From.IsZero() || !f.Until.IsZero() || f.hasTexts()
+}
+
+// hasTexts reports whether the filter is about texts that only the server compares.
+func (f Filter) hasTexts() bool { return f.Error != "" || f.Text != "" }
+
+// texts returns the part of the filter that the server compares.
+func (f Filter) texts() lua.SearchFilter {
+	return lua.SearchFilter{
+		States: []string{lua.SearchScheduled, lua.SearchRetrying}, Error: f.Error, Text: f.Text,
+	}
+}
 
 // pattern returns a glob that matches all selected members.
 func (f Filter) pattern() string { return view.EscapeGlob(f.Prefix) + "*" }
 
-// matches reports whether a member matches, apart from headers.
+// matches reports whether a member matches, apart from IDs and headers, which the caller checks.
 func (f Filter) matches(m lua.Member, due time.Time) bool {
+	// A member without a group waits for its first delivery, or was redriven for all groups.
+	isRetry := m.Kind != lua.MemberFirst && m.Group != ""
 	switch {
 	case f.Group != "":
-		if m.Kind == lua.MemberFirst || m.Group != f.Group {
+		if !isRetry || m.Group != f.Group {
 			return false
 		}
-	case !f.Retries && m.Kind != lua.MemberFirst && m.Group != "":
+	case !f.Retries && isRetry:
 		return false
 	}
-	return strings.HasPrefix(m.ID, f.Prefix) && (f.From.IsZero() || !due.Before(f.From)) &&
-		(f.Until.IsZero() || due.Before(f.Until))
+	dueInTime := (f.From.IsZero() || !due.Before(f.From)) && (f.Until.IsZero() || due.Before(f.Until))
+	return strings.HasPrefix(m.ID, f.Prefix) && dueInTime
 }
 
 // hasHeaders reports whether a message has all headers of the filter.

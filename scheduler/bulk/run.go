@@ -3,6 +3,7 @@ package bulk
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -21,8 +22,8 @@ const (
 	changeMembers = 250
 	readHeaders   = 100
 
-	// fresh is how long the data that a message was selected by counts as current; a rate may delay its change by
-	// minutes.
+	// fresh is how long the data by which a message was selected counts as current. If a rate delays the change for
+	// longer, the data is read again.
 	fresh = 50 * time.Millisecond
 )
 
@@ -37,14 +38,19 @@ type run struct {
 
 	change func(ctx context.Context, k lua.Keys, ms []Message) ([]outcome, error)
 	target func(Message) time.Time // the new due time; nil = it does not change
+	// isDone reports, for a dry run, whether a message with this meta needs no change; nil = each one needs it
+	isDone func(m Message, meta string, now time.Time) bool
 	event  observe.Event
 	told   bool
 
-	wanted map[string]bool // the IDs of the filter; true = found
+	wanted map[string]bool // ID of the filter → the ID was found; nil = the filter has no IDs
 }
 
 // everywhere walks all partitions of the queue, including partitions that are added meanwhile.
 func (r *run) everywhere(ctx context.Context) error {
+	if len(r.filter.Messages) > 0 {
+		return r.takeMessages(ctx)
+	}
 	if len(r.filter.IDs) > 0 {
 		r.wanted = make(map[string]bool, len(r.filter.IDs))
 		for _, id := range r.filter.IDs {
@@ -60,7 +66,7 @@ func (r *run) everywhere(ctx context.Context) error {
 		if before != nil && counts.Latest() == before.Latest() {
 			break
 		}
-		if r.filter.looksUp() {
+		if r.filter.allByID() {
 			err = r.lookUp(ctx, counts, before)
 		} else {
 			err = r.walkAll(ctx, counts, before)
@@ -79,7 +85,31 @@ func (r *run) everywhere(ctx context.Context) error {
 	return nil
 }
 
-// walkAll walks the schedules of partitions that earlier counts lack.
+// takeMessages changes those of the filter's messages that still match.
+func (r *run) takeMessages(ctx context.Context) error {
+	byPartition := map[int][]Message{}
+	for _, m := range r.filter.Messages {
+		byPartition[m.Partition] = append(byPartition[m.Partition], m)
+	}
+	r.result.Total = int64(len(r.filter.Messages))
+	for _, partition := range slices.Sorted(maps.Keys(byPartition)) {
+		k := r.keys(partition)
+		for ms := range slices.Chunk(byPartition[partition], r.pace.Batch(changeMembers)) {
+			read := time.Now()
+			still, err := r.stillMatching(ctx, k, ms)
+			if err == nil {
+				r.result.Looked += int64(len(ms))
+				err = r.changeAll(ctx, k, still, read)
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// walkAll walks the schedules of the partitions of counts, except those of before, which were walked already.
 func (r *run) walkAll(ctx context.Context, counts, before lua.Counts) error {
 	first := 0
 	if before != nil {
@@ -99,7 +129,7 @@ func (r *run) walkAll(ctx context.Context, counts, before lua.Counts) error {
 			if err = r.walk(ctx, i, sizes[i]); !w.Again(ctx, err) {
 				break
 			}
-			r.result.Looked = looked // another server does not know the cursor
+			r.result.Looked = looked // the walk starts over, because the new server does not know the cursor
 		}
 		if err != nil {
 			return err
@@ -145,7 +175,7 @@ func (r *run) walk(ctx context.Context, partition int, size int64) error {
 	}
 }
 
-// judge makes a Message of a member, and reports whether it matches the filter, apart from headers.
+// judge makes a Message of a member, and reports whether the message matches the filter, apart from headers.
 func (r *run) judge(partition int, member, score string) (Message, bool) {
 	number, _ := strconv.ParseFloat(score, 64)
 	parsed := lua.ParseMember(member)
@@ -158,8 +188,8 @@ func (r *run) judge(partition int, member, score string) (Message, bool) {
 	return m, r.filter.matches(parsed, m.Due)
 }
 
-// lookUp looks messages up by their IDs in every partition, because a message with a key is in the partition of its
-// key. It leaves out the partitions of earlier counts.
+// lookUp looks messages up by their IDs in every partition, because a message with an ordering key is in the partition
+// of that key. It leaves out the partitions of before, which were read already.
 func (r *run) lookUp(ctx context.Context, counts, before lua.Counts) error {
 	first := 0
 	if before != nil {
@@ -193,7 +223,7 @@ func (r *run) lookUp(ctx context.Context, counts, before lua.Counts) error {
 				if m, meant := r.judge(partition, ids[i], strconv.FormatFloat(*score, 'f', -1, 64)); meant {
 					found = append(found, m)
 				} else {
-					r.wanted[m.ID] = true // it exists, but does not match
+					r.wanted[m.ID] = true // the message exists, but does not match
 				}
 			}
 			if err := r.take(ctx, k, found); err != nil {
@@ -204,7 +234,7 @@ func (r *run) lookUp(ctx context.Context, counts, before lua.Counts) error {
 	return nil
 }
 
-// scores returns the scores of members; nil = there is no such member.
+// scores returns the scores of members, with nil for a member that does not exist.
 func (r *run) scores(ctx context.Context, k lua.Keys, ids []string) ([]*float64, error) {
 	scores := make([]*float64, len(ids))
 	questions := make([]view.Question, len(ids))
@@ -218,17 +248,20 @@ func (r *run) scores(ctx context.Context, k lua.Keys, ids []string) ([]*float64,
 	return scores, view.AskLong(ctx, r.b.client, questions...)
 }
 
-// take changes the messages that have the filter's headers. They are all of one partition.
+// take changes those of the found messages that have the filter's headers and texts. All are of one partition.
 func (r *run) take(ctx context.Context, k lua.Keys, found []Message) error {
 	read := time.Now()
-	if len(r.filter.Headers) > 0 {
-		var err error
-		if found, err = r.withHeaders(ctx, k, found); err != nil {
-			return err
-		}
+	found, err := r.withContent(ctx, k, found)
+	if err != nil {
+		return err
 	}
-	var due []Message
-	for _, m := range found {
+	return r.changeAll(ctx, k, found, read)
+}
+
+// changeAll changes messages of one partition. read is the time at which they were read.
+func (r *run) changeAll(ctx context.Context, k lua.Keys, matching []Message, read time.Time) error {
+	var selected []Message
+	for _, m := range matching {
 		if r.wanted != nil {
 			r.wanted[m.ID] = true
 		}
@@ -239,14 +272,12 @@ func (r *run) take(ctx context.Context, k lua.Keys, found []Message) error {
 		if r.options.Selected != nil {
 			r.options.Selected(m)
 		}
-		due = append(due, m)
+		selected = append(selected, m)
 	}
 	if r.options.DryRun {
-		r.result.Changed += len(due)
-		r.progress()
-		return nil
+		return r.foreseeAll(ctx, k, selected)
 	}
-	for ms := range slices.Chunk(due, r.pace.Batch(changeMembers)) {
+	for ms := range slices.Chunk(selected, r.pace.Batch(changeMembers)) {
 		if err := r.makeChange(ctx, k, ms, read); err != nil {
 			return err
 		}
@@ -255,9 +286,9 @@ func (r *run) take(ctx context.Context, k lua.Keys, found []Message) error {
 	return nil
 }
 
-// stillMeant reads messages again and returns those that still match. It counts the others as gone: they were moved, or
-// replaced by another message of the same ID.
-func (r *run) stillMeant(ctx context.Context, k lua.Keys, ms []Message) (still []Message, err error) {
+// stillMatching reads messages again and returns those that still match. It counts the others as gone: they became
+// ready, were cancelled or moved, or were replaced by another message with the same ID.
+func (r *run) stillMatching(ctx context.Context, k lua.Keys, ms []Message) (still []Message, err error) {
 	scores, err := r.scores(ctx, k, members(ms))
 	if err != nil {
 		return nil, err
@@ -270,10 +301,8 @@ func (r *run) stillMeant(ctx context.Context, k lua.Keys, ms []Message) (still [
 			still = append(still, m)
 		}
 	}
-	if len(r.filter.Headers) > 0 {
-		if still, err = r.withHeaders(ctx, k, still); err != nil {
-			return nil, err
-		}
+	if still, err = r.withContent(ctx, k, still); err != nil {
+		return nil, err
 	}
 	for _, m := range ms {
 		if !slices.ContainsFunc(still, func(other Message) bool { return other.member == m.member }) {
@@ -283,16 +312,52 @@ func (r *run) stillMeant(ctx context.Context, k lua.Keys, ms []Message) (still [
 	return still, nil
 }
 
+// withContent returns the messages that have the filter's headers and texts.
+func (r *run) withContent(ctx context.Context, k lua.Keys, found []Message) (with []Message, err error) {
+	with = found
+	if len(r.filter.Headers) > 0 {
+		if with, err = r.withHeaders(ctx, k, with); err != nil {
+			return nil, err
+		}
+	}
+	if r.filter.hasTexts() && len(with) > 0 {
+		with, err = r.withTexts(ctx, k, with)
+	}
+	return with, err
+}
+
+// withTexts returns the messages that have the filter's texts.
+func (r *run) withTexts(ctx context.Context, k lua.Keys, found []Message) (with []Message, err error) {
+	have := make(map[string]bool, len(found))
+	for ms := range slices.Chunk(found, changeMembers) {
+		for s := lua.LookDue(members(ms), changeMembers); !s.Done; {
+			var some []lua.FoundDue
+			call, cancel := context.WithTimeout(ctx, loop.PassTimeout)
+			s, some, err = lua.SearchDue(call, r.b.client, k, r.filter.texts(), s)
+			cancel()
+			if err != nil {
+				return nil, err
+			}
+			for _, one := range some {
+				have[one.Member] = true
+			}
+		}
+	}
+	for _, m := range found {
+		if have[m.member] {
+			with = append(with, m)
+		} else if r.wanted != nil {
+			r.wanted[m.ID] = true // the message exists, but does not match
+		}
+	}
+	return with, nil
+}
+
 // withHeaders returns the messages that have the filter's headers.
 func (r *run) withHeaders(ctx context.Context, k lua.Keys, found []Message) (with []Message, err error) {
 	for ms := range slices.Chunk(found, readHeaders) {
-		metas := make([]string, len(ms))
-		questions := make([]view.Question, len(ms))
-		for i, m := range ms {
-			get := r.b.client.B().Hget().Key(k.Meta).Field(m.member).Build()
-			questions[i] = view.Into(get, &metas[i], rueidis.RedisResult.ToString)
-		}
-		if err := view.AskLong(ctx, r.b.client, questions...); err != nil {
+		metas, err := r.metas(ctx, k, ms)
+		if err != nil {
 			return nil, err
 		}
 		for i, m := range ms {
@@ -300,11 +365,48 @@ func (r *run) withHeaders(ctx context.Context, k lua.Keys, found []Message) (wit
 			if readable && r.filter.hasHeaders(e.Headers) {
 				with = append(with, m)
 			} else if r.wanted != nil {
-				r.wanted[m.ID] = true // it exists, but does not match
+				r.wanted[m.ID] = true // the message exists, but does not match
 			}
 		}
 	}
 	return with, nil
+}
+
+// metas returns the metas of messages, with "" for a message without one.
+func (r *run) metas(ctx context.Context, k lua.Keys, ms []Message) ([]string, error) {
+	metas := make([]string, len(ms))
+	questions := make([]view.Question, len(ms))
+	for i, m := range ms {
+		get := r.b.client.B().Hget().Key(k.Meta).Field(m.member).Build()
+		questions[i] = view.Into(get, &metas[i], rueidis.RedisResult.ToString)
+	}
+	return metas, view.AskLong(ctx, r.b.client, questions...)
+}
+
+// foreseeAll counts, for a dry run, the outcomes that a change of the messages would have.
+func (r *run) foreseeAll(ctx context.Context, k lua.Keys, selected []Message) error {
+	for ms := range slices.Chunk(selected, readHeaders) {
+		unchanged := 0
+		if r.isDone != nil {
+			metas, err := r.metas(ctx, k, ms)
+			if err != nil {
+				return err
+			}
+			now, err := view.ServerTimeOf(ctx, r.b.client, k.Due)
+			if err != nil {
+				return err
+			}
+			for i, m := range ms {
+				if r.isDone(m, metas[i], now) {
+					unchanged++
+				}
+			}
+		}
+		r.result.Unchanged += unchanged
+		r.result.Changed += len(ms) - unchanged
+	}
+	r.progress()
+	return nil
 }
 
 // makeChange changes messages in one call. It waits for the reply even if ctx ends, so that the counts are right. read
@@ -313,8 +415,8 @@ func (r *run) makeChange(ctx context.Context, k lua.Keys, ms []Message, read tim
 	if !r.pace.Wait(ctx, len(ms)) {
 		return ctx.Err()
 	}
-	if r.filter.mayCease() && time.Since(read) > fresh {
-		if ms, err = r.stillMeant(ctx, k, ms); err != nil || len(ms) == 0 {
+	if r.filter.dependsOnContent() && time.Since(read) > fresh {
+		if ms, err = r.stillMatching(ctx, k, ms); err != nil || len(ms) == 0 {
 			return err
 		}
 	}
@@ -323,7 +425,7 @@ func (r *run) makeChange(ctx context.Context, k lua.Keys, ms []Message, read tim
 	done, err := r.change(call, k, ms)
 	if err != nil {
 		if len(done) > 0 || lua.Ambiguous(err) {
-			err = fmt.Errorf("of the last %d some may be done: %w", len(ms), err)
+			err = fmt.Errorf("some of the last %d messages may be changed: %w", len(ms), err)
 		}
 		return err
 	}

@@ -27,7 +27,7 @@ type Applied struct {
 
 // Apply makes the recurrences of an owner equal to wanted, in the given queues and those of wanted: it adds, changes
 // and removes recurrences with the owner's label. ErrInvalid: a recurrence is wrong, or its name belongs to another
-// owner or to none; nothing was changed. In a dry run nothing is changed. After any other error repeat the call.
+// owner or to none; nothing was changed. In a dry run nothing is changed. After any other error, repeat the call.
 func (p *Planner) Apply(ctx context.Context, owner string, wanted []Wanted, queues []string,
 	dryRun bool) ([]Applied, error) {
 	w := newWish(owner, wanted)
@@ -103,15 +103,15 @@ func (p *Planner) compare(ctx context.Context, w *wish, queues []string) (change
 		}
 		for _, s := range states {
 			at := place{queue, s.Spec.Name}
-			spec, is := w.specs[at]
+			spec, wanted := w.specs[at]
 			stored[at] = true
 			switch {
-			case is && s.Spec.Owner != w.owner:
+			case wanted && s.Spec.Owner != w.owner:
 				w.faults = append(w.faults, lua.Invalid("owner", w.owner, "must be the one that recurrence %s of %s has, %q",
 					at.name, queue, s.Spec.Owner))
-			case !is && s.Spec.Owner == w.owner:
+			case !wanted && s.Spec.Owner == w.owner:
 				changes = append(changes, Applied{Queue: queue, Name: at.name, Did: "removed"})
-			case is:
+			case wanted:
 				if w.paused[at] == nil {
 					spec.Paused = s.Spec.Paused
 					w.specs[at] = spec

@@ -12,8 +12,8 @@ import (
 	"github.com/duestream/duestream/scheduler/recurrence"
 )
 
-// A change of the payload while no bridge was alive used to lose the missed occurrences, whatever the spec promised.
-// Only a change of the times starts from now.
+// A change of the payload must keep the occurrences that were missed while no bridge was alive. Only a change of the
+// times starts from now. Regression: any change lost the missed occurrences.
 func TestAChangeKeepsWhatWasMissedUnlessTheTimesChange(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -29,50 +29,50 @@ func TestAChangeKeepsWhatWasMissedUnlessTheTimesChange(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := newBench(t)
-			now := b.clock()
+			now := b.serverTime()
 			spec := recurrence.Spec{Every: time.Hour, Missed: recurrence.MissedAll,
 				Phase: time.Duration(now.Add(-time.Minute).UnixMilli()%3_600_000) * time.Millisecond}
 			b.put(spec)
 			b.Do("DEL", b.Keys.Due, b.Keys.Payload)
-			b.remember(now.Add(-5*time.Hour - time.Minute + time.Second))
+			b.storePlan(now.Add(-5*time.Hour - time.Minute + time.Second))
 			c.change(&spec)
 			b.put(spec)
-			b.pass(b.fresh())
-			redistest.Want(t, "made up for", len(b.scheduled()), c.missed+1)
+			b.pass(b.freshQueue())
+			redistest.Want(t, "missed occurrences, and the next one", len(b.scheduled()), c.missed+1)
 		})
 	}
 }
 
-// An occurrence that was moved before its time, and delivered, does not suppress earlier occurrences of a changed spec,
-// and is not planned again.
+// An occurrence may be moved before its time, and be delivered. It must not be planned again, and must not suppress
+// earlier occurrences of a changed spec.
 func TestWhatWasMovedIsNeitherRepeatedNorLeavesOthersOut(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	spec := recurrence.Spec{Every: 4 * time.Hour}
 	b.put(spec)
 	moved := b.scheduled()[0]
-	b.Do("DEL", b.Keys.Due, b.Keys.Payload) // it was moved, and drained
+	b.Do("DEL", b.Keys.Due, b.Keys.Payload) // as if it had been moved before its time, and drained
 	spec.Payload = []byte("new")
 	b.put(spec)
-	b.pass(b.fresh())
+	b.pass(b.freshQueue())
 	if ids := b.scheduled(); len(ids) != 0 {
 		t.Errorf("%s has left, then %v", moved, ids)
 	}
-	spec.Count = 1000 // starts from now
+	spec.Count = 1000 // this change starts from now
 	b.put(spec)
-	b.pass(b.fresh())
+	b.pass(b.freshQueue())
 	if ids := b.scheduled(); slices.Contains(ids, moved) {
 		t.Errorf("%s is planned again", moved)
 	}
 	spec.Every, spec.Count = time.Hour, 0
 	b.put(spec)
-	b.pass(b.fresh())
+	b.pass(b.freshQueue())
 	spec.Name, spec.Queue = "r", b.Rig.Queue
 	s, err := spec.Compile()
 	if err != nil {
 		t.Fatal(err)
 	}
-	next, _ := s.Next(b.clock())
+	next, _ := s.Next(b.serverTime())
 	if ids, want := b.scheduled(), fmt.Sprint("r@", next.UnixMilli()); len(ids) != 1 || ids[0] == moved ||
 		ids[0] != want && want != moved {
 		t.Errorf("planned with other times: %v, want %s", ids, want)
@@ -80,26 +80,27 @@ func TestWhatWasMovedIsNeitherRepeatedNorLeavesOthersOut(t *testing.T) {
 	// A message that is already due, because it was moved, stays.
 	b.Do("ZADD", b.Keys.Due, "5", b.scheduled()[0])
 	spec.Payload = []byte("newer")
-	redistest.Want(t, "taken back of what is due", b.put(spec).TakenBack, 0)
+	redistest.Want(t, "messages taken back that are due already", b.put(spec).TakenBack, 0)
 }
 
-// All data is lost and written again, with equally many changes: the former spec used to stay in force for a minute.
+// Regression: all data was lost and written again, with as many changes as before. The bridge saw no change, and
+// followed the old spec for a minute.
 func TestAfterAllIsLostAnotherSpecIsInForceAtOnce(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	q := b.fresh()
+	q := b.freshQueue()
 	b.put(recurrence.Spec{Every: time.Hour})
 	b.pass(q)
 	b.Do("DEL", b.Keys.Due, b.Keys.Payload, b.Keys.Recurring, b.Keys.Planned)
 	b.put(recurrence.Spec{Every: 2 * time.Second})
 	b.pass(q)
 	if it := q.items["r"]; it.schedule.Every != 2*time.Second {
-		t.Errorf("in force: every %s", it.schedule.Every)
+		t.Errorf("the bridge follows a spec with every %s", it.schedule.Every)
 	}
 }
 
-// Runs by hand, occurrences before their time, and retries: while any of them is unfinished, no occurrence is planned
-// beside it.
+// With overlap skip, no occurrence may be planned while an earlier message of the recurrence is unfinished: a run by
+// hand, an occurrence that was moved before its time, or a retry.
 func TestOverlapSkipKnowsAllThatIsLeft(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -107,7 +108,7 @@ func TestOverlapSkipKnowsAllThatIsLeft(t *testing.T) {
 	b.put(recurrence.Spec{Every: time.Hour, Overlap: recurrence.OverlapSkip, Payload: []byte("p")})
 	first := b.scheduled()[0]
 	b.Do("ZADD", b.Keys.Due, "5", first) // moved to before its time
-	q := b.fresh()
+	q := b.freshQueue()
 	drain := func() (entries []string) {
 		b.T.Helper()
 		if _, err := lua.Drain(t.Context(), b.Client, b.Keys, 10, 1<<20); err != nil {
@@ -123,17 +124,17 @@ func TestOverlapSkipKnowsAllThatIsLeft(t *testing.T) {
 		}
 		return entries
 	}
-	want := func(what string) {
+	wantUnfinished := func(what string) {
 		t.Helper()
-		for _, one := range []*Queue{q, b.fresh()} { // the second one starts without knowledge
+		for _, one := range []*Queue{q, b.freshQueue()} { // the second queue has no knowledge from earlier passes
 			b.pass(one)
-			if is, _, err := one.isUnfinished(t.Context(), one.items["r"]); !is || err != nil {
-				t.Errorf("%s: something is left: %v %v", what, is, err)
+			if unfinished, _, err := one.isUnfinished(t.Context(), one.items["r"]); !unfinished || err != nil {
+				t.Errorf("%s: unfinished is %v, want true; %v", what, unfinished, err)
 			}
 		}
 	}
 	early := drain()
-	want("pending, before its time")
+	wantUnfinished("an occurrence is pending before its time")
 	var run []string
 	for range 2 {
 		if _, _, err := b.Run(t.Context(), b.Rig.Queue, "r"); err != nil {
@@ -141,30 +142,30 @@ func TestOverlapSkipKnowsAllThatIsLeft(t *testing.T) {
 		}
 		run = append(run, drain()...)
 	}
-	want("three are")
-	p := b.remembered()
-	p.Spans[0].To = p.Spans[0].To.Add(-2 * time.Hour) // one occurrence is due, and left out
+	wantUnfinished("three messages are pending")
+	p := b.storedPlan()
+	p.Spans[0].To = p.Spans[0].To.Add(-2 * time.Hour) // so that one occurrence is due, which must be left out
 	b.Do("HSET", b.Keys.Planned, "r", p.String())
 	b.Do("HINCRBY", b.Keys.Planned, "", "1")
 	b.pass(q)
-	redistest.Want(t, "remembered", len(b.remembered().Recent), 3)
+	redistest.Want(t, "unfinished messages in the plan", len(b.storedPlan().Recent), 3)
 	redistest.Want(t, "planned beside them", len(b.scheduled()), 0)
 	b.Do("XACK", b.Keys.Stream, "g", run[0], run[1])
-	want("those that were run are done")
+	wantUnfinished("the runs by hand are done, and the occurrence is pending")
 	failed, err := lua.Retry(t.Context(), b.Client, b.Keys, "g", lua.Attempts{Max: 5, Delays: []time.Duration{time.Hour}},
 		[]lua.Failure{{Held: lua.Held{Entry: early[0]}, Action: lua.ActionRetry, Delay: time.Hour, Reason: "max_attempts",
 			Error: "no"}})
 	if err != nil || len(failed) != 1 {
 		t.Fatal(failed, err)
 	}
-	want("it is to be tried again")
+	wantUnfinished("the occurrence waits for a retry")
 	b.Do("DEL", b.Keys.Due)
-	b.pass(b.fresh())
+	b.pass(b.freshQueue())
 	redistest.Want(t, "planned when none is left", len(b.scheduled()), 1)
 }
 
-// A worker holds an occurrence. It is cancelled before another group has read it, so its entry is gone. The next one
-// waits for the worker: the last look saw the entry.
+// A worker holds an occurrence. The occurrence is cancelled before another group has read it, so its entry is gone from
+// the stream. The next occurrence must still wait for the worker, because the last look saw the entry.
 func TestOverlapSkipWaitsForACancelledOneThatIsHeld(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -176,15 +177,15 @@ func TestOverlapSkipWaitsForACancelledOneThatIsHeld(t *testing.T) {
 		t.Fatal(d, err)
 	}
 	entry := b.Take("holds", "c", 1)[0]
-	q := b.fresh()
+	q := b.freshQueue()
 	b.pass(q)
 	unfinished := func() bool {
 		t.Helper()
-		left, _, err := q.isUnfinished(t.Context(), q.items["r"])
+		is, _, err := q.isUnfinished(t.Context(), q.items["r"])
 		if err != nil {
 			t.Fatal(err)
 		}
-		return left
+		return is
 	}
 	redistest.Want(t, "unfinished before it is cancelled", unfinished(), true)
 	_, found, err := lua.CancelEntries(t.Context(), b.Client, b.Keys, lua.EntryWalk{Limit: 10}, []string{id}, lua.Durability{})
@@ -197,8 +198,8 @@ func TestOverlapSkipWaitsForACancelledOneThatIsHeld(t *testing.T) {
 	redistest.Want(t, "unfinished afterwards", unfinished(), false)
 }
 
-// Bridge a stood still while b planned, and continues with the old plan. It reads past the entry of b's message, learns
-// of the new plan, and must read again.
+// Regression: bridge a stood still while bridge b planned, and went on with its old plan. It read past the entry of b's
+// message, then learned of the new plan, and did not read the stream again for that message.
 func TestOverlapSkipLooksAgainWhenAnotherBridgeHasPlanned(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -208,7 +209,7 @@ func TestOverlapSkipLooksAgainWhenAnotherBridgeHasPlanned(t *testing.T) {
 		t.Helper()
 		redistest.Eventually(t, 10*time.Second, func() (bool, string) {
 			d, err := lua.Drain(t.Context(), b.Client, b.Keys, 10, 1<<20)
-			return err == nil && d.Moved == 1, fmt.Sprintf("one is due: %+v, %v", d, err)
+			return err == nil && d.Moved == 1, fmt.Sprintf("no occurrence is due: %+v, %v", d, err)
 		})
 		m := b.Do("XREADGROUP", "GROUP", "g", "c", "STREAMS", b.Keys.Stream, ">")
 		read, err := m.AsXRead()
@@ -217,23 +218,23 @@ func TestOverlapSkipLooksAgainWhenAnotherBridgeHasPlanned(t *testing.T) {
 		}
 		return read[b.Keys.Stream][0].ID
 	}
-	stopped, other := b.fresh(), b.fresh()
+	stopped, other := b.freshQueue(), b.freshQueue()
 	b.pass(stopped)
 	b.Do("XACK", b.Keys.Stream, "g", deliver())
 	b.pass(other)
-	entry, pending := deliver(), b.remembered().Planned()
+	entry, pending := deliver(), b.storedPlan().Planned()
 	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
 		b.pass(stopped)
 		redistest.Want(t, "planned beside the one that is pending", len(b.scheduled()), 0)
-		return b.remembered().Planned().After(pending), "the one after it is not left out yet"
+		return b.storedPlan().Planned().After(pending), "the next occurrence is not left out yet"
 	})
 	b.Do("XACK", b.Keys.Stream, "g", entry)
-	b.pass(b.fresh())
+	b.pass(b.freshQueue())
 	redistest.Want(t, "planned when it is done", len(b.scheduled()), 1)
 }
 
-// A user's own message with the ID of an occurrence takes the occurrence's place. It is neither overwritten nor taken
-// back with the recurrence, whatever happens to that.
+// A user's own message with the ID of an occurrence takes the place of the occurrence. It must be neither overwritten
+// nor taken back, also if the recurrence is removed, paused or changed.
 func TestAMessageOfSomebodysOwnIsNotTakenBack(t *testing.T) {
 	t.Parallel()
 	for what, do := range map[string]func(b *bench) error{
@@ -263,7 +264,7 @@ func TestAMessageOfSomebodysOwnIsNotTakenBack(t *testing.T) {
 				t.Fatal(err)
 			}
 			b.put(recurrence.Spec{Every: 240 * time.Hour, Payload: []byte("planned")})
-			b.pass(b.fresh())
+			b.pass(b.freshQueue())
 			if err := do(b); err != nil {
 				t.Fatal(err)
 			}
@@ -275,11 +276,11 @@ func TestAMessageOfSomebodysOwnIsNotTakenBack(t *testing.T) {
 	}
 }
 
-// Removing the last recurrence leaves no field behind, whoever removes it.
+// When the last recurrence is removed, by a client of duestream or by plain commands, no field and no key may be left.
 func TestTheLastRecurrenceLeavesNoField(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	left := func(what string) {
+	wantNoKeys := func(what string) {
 		t.Helper()
 		for _, key := range []string{b.Keys.Recurring, b.Keys.Planned, b.Keys.Due, b.Keys.Payload, b.Keys.Meta} {
 			m := b.Do("EXISTS", key)
@@ -288,34 +289,35 @@ func TestTheLastRecurrenceLeavesNoField(t *testing.T) {
 		}
 	}
 	b.put(recurrence.Spec{Every: time.Hour})
-	q := b.fresh()
+	q := b.freshQueue()
 	b.pass(q)
 	if _, err := b.Remove(t.Context(), b.Rig.Queue, "r"); err != nil {
 		t.Fatal(err)
 	}
 	b.pass(q)
-	left("removed")
+	wantNoKeys("removed")
 	b.put(recurrence.Spec{Every: time.Hour})
 	b.pass(q)
 	b.Do("HDEL", b.Keys.Recurring, "r")
 	b.Do("HINCRBY", b.Keys.Planned, "", "1")
 	b.pass(q)
-	left("removed by a plain client")
+	wantNoKeys("removed by a plain client")
 	b.Do("HSET", b.Keys.Recurring, "wrong", "{")
 	b.Do("HINCRBY", b.Keys.Planned, "", "1")
 	b.pass(q)
 	b.Do("HDEL", b.Keys.Recurring, "wrong")
 	b.Do("HINCRBY", b.Keys.Planned, "", "1")
 	b.pass(q)
-	left("a wrong one, of which nothing was planned")
+	wantNoKeys("an invalid one, of which nothing was planned")
 	b.Do("HINCRBY", b.Keys.Planned, "", "1")
-	b.pass(b.fresh())
-	left("the count alone, as a former release left it")
+	b.pass(b.freshQueue())
+	wantNoKeys("the count of changes alone, as a former release left it")
 	redistest.Want(t, "empty", q.Empty(), true)
 }
 
-// A recurrence is removed while its last message is pending or waits for a retry, and added again. The new one waits
-// for that message like the old one. The plan that is kept for this goes with the message.
+// A recurrence is removed while its last message is pending or waits for a retry, and is added again. The new
+// recurrence must wait for that message like the old one. The plan that is kept for this must go when the message is
+// done.
 func TestOverlapSkipHoldsAlsoForOneThatIsAddedAgain(t *testing.T) {
 	t.Parallel()
 	for what, remove := range map[string]func(b *bench, q *Queue){
@@ -349,25 +351,25 @@ func TestOverlapSkipHoldsAlsoForOneThatIsAddedAgain(t *testing.T) {
 				}
 				return read[b.Keys.Stream][0].ID
 			}
-			pending, q := entry(), b.fresh()
+			pending, q := entry(), b.freshQueue()
 			b.pass(q)
-			again := func(left string) {
+			removeAndAdd := func(wantScheduled string) {
 				t.Helper()
 				remove(b, q)
 				b.pass(q)
-				redistest.Want(t, "left behind is nothing", q.Empty(), false)
+				redistest.Want(t, "nothing is left behind", q.Empty(), false)
 				b.put(spec)
 				b.pass(q)
-				b.pass(b.fresh())
-				redistest.Want(t, "scheduled", strings.Join(b.scheduled(), " "), left)
+				b.pass(b.freshQueue())
+				redistest.Want(t, "scheduled", strings.Join(b.scheduled(), " "), wantScheduled)
 			}
-			again("")
+			removeAndAdd("")
 			failure := lua.Failure{Held: lua.Held{Entry: pending}, Action: lua.ActionRetry, Delay: time.Hour}
 			if _, err := lua.Retry(t.Context(), b.Client, b.Keys, "g", lua.Attempts{Max: 5}, []lua.Failure{failure}); err != nil {
 				t.Fatal(err)
 			}
 			retry := b.scheduled()
-			again(retry[0])
+			removeAndAdd(retry[0])
 			b.Do("ZADD", b.Keys.Due, "5", retry[0])
 			last := entry()
 			remove(b, q)
@@ -381,7 +383,7 @@ func TestOverlapSkipHoldsAlsoForOneThatIsAddedAgain(t *testing.T) {
 			redistest.Want(t, fmt.Sprint("keys ", err), n, 0)
 			b.put(spec)
 			redistest.Want(t, "planned when it is done", len(b.scheduled()), 1)
-			redistest.Want(t, "used", b.remembered().Used, 1)
+			redistest.Want(t, "used", b.storedPlan().Used, 1)
 		})
 	}
 }

@@ -47,10 +47,10 @@ func newSpread(t *testing.T) *spread {
 	return nil
 }
 
-// without takes the server of a key away. Either the server hangs, or the slot of the key has no server any more, as
+// takeAway takes the server of a key away. Either the server hangs, or the slot of the key has no server any more, as
 // CLUSTER SHARDS of Redis 8 reports it after a master failed. In the second case the planner gets a client that starts
 // afterwards.
-func (s *spread) without(key, how string) {
+func (s *spread) takeAway(key, how string) {
 	s.T.Helper()
 	slot := s.nodes.Slot(key)
 	if how == "hangs" {
@@ -65,14 +65,14 @@ func (s *spread) without(key, how string) {
 	s.Planner = New(s.Server.Client(s.T), s.Prefix, "", slog.New(slog.DiscardHandler))
 }
 
-// passes runs passes that all have something to plan. Each pass used to fail, or to wait 5 s for the server that was
-// away.
-func (s *spread) passes(q *Queue) {
+// sixPasses makes six passes that all have something to plan, and checks their time. Regression: each pass failed, or
+// waited 5 s for the server that was away.
+func (s *spread) sixPasses(q *Queue) {
 	s.T.Helper()
 	began := time.Now()
 	for range 6 {
 		s.Do("DEL", s.Keys.Due, s.Keys.Payload)
-		s.remember(s.clock())
+		s.storePlan(s.serverTime())
 		s.pass(q)
 	}
 	if took := time.Since(began); took > 15*time.Second {
@@ -80,7 +80,8 @@ func (s *spread) passes(q *Queue) {
 	}
 }
 
-// The number of partitions is in the registry, on another master than the recurrences.
+// The number of partitions is in the registry, on another master than the recurrences. If that master is away,
+// occurrences must be planned all the same.
 func TestARegistryThatIsAwayDelaysNoOccurrence(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"hangs", "has no server"} {
@@ -88,21 +89,22 @@ func TestARegistryThatIsAwayDelaysNoOccurrence(t *testing.T) {
 			t.Parallel()
 			s := newSpread(t)
 			s.put(recurrence.Spec{Every: time.Second, Overlap: recurrence.OverlapSkip})
-			q := s.fresh()
+			q := s.freshQueue()
 			s.pass(q)
-			s.without(lua.NewGlobals(s.Prefix).Queues, how)
+			s.takeAway(lua.NewGlobals(s.Prefix).Queues, how)
 			if how != "hangs" {
-				q = s.fresh()
+				q = s.freshQueue()
 			}
-			s.passes(q)
+			s.sixPasses(q)
 			redistest.Want(t, "planned", len(s.scheduled()), 1)
-			s.passes(s.fresh())
-			redistest.Want(t, "planned by one that has just begun", len(s.scheduled()), 1)
+			s.sixPasses(s.freshQueue())
+			redistest.Want(t, "planned by a bridge that has just started", len(s.scheduled()), 1)
 		})
 	}
 }
 
-// An occurrence that is far away waits for a partition that is away. The other recurrences of the queue do not.
+// An occurrence that is far away must wait for a partition that does not answer. The other recurrences of the queue
+// must not wait.
 func TestAPartitionThatIsAwayDelaysNoOtherRecurrence(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"hangs", "has no server"} {
@@ -116,8 +118,8 @@ func TestAPartitionThatIsAwayDelaysNoOtherRecurrence(t *testing.T) {
 				t.Fatal(err)
 			}
 			s.Do("HDEL", s.Keys.Planned, "far")
-			s.without(s.far, how)
-			s.passes(s.fresh())
+			s.takeAway(s.far, how)
+			s.sixPasses(s.freshQueue())
 			if all := s.scheduled(); len(all) < 2 || strings.Contains(fmt.Sprint(all), "far@") {
 				t.Errorf("planned: %v", all)
 			}
@@ -125,23 +127,23 @@ func TestAPartitionThatIsAwayDelaysNoOtherRecurrence(t *testing.T) {
 	}
 }
 
-// A user's message in a partition that answers takes the place of its occurrence, also while another partition has no
-// server.
+// A user's message with the ID of an occurrence takes the place of the occurrence. This must hold for a message in a
+// partition that answers, also while another partition has no server.
 func TestAPartitionWithoutAServerHidesNoOther(t *testing.T) {
 	t.Parallel()
 	s := newSpread(t)
 	queuetest.PublishCount(t, s.all, s.Prefix, s.Rig.Queue, 4)
 	const every = 240 * time.Hour
-	at := s.clock().Add(8 * time.Second)
+	at := s.serverTime().Add(8 * time.Second)
 	s.put(recurrence.Spec{Every: every, Phase: time.Duration(at.UnixMilli()%every.Milliseconds()) * time.Millisecond})
 	s.Do("DEL", s.Keys.Due, s.Keys.Payload)
 	own := []lua.Item{{ID: lua.OccurrenceID("r", at), When: lua.After(time.Hour), Payload: []byte("own")}}
 	if _, err := lua.Enqueue(t.Context(), s.all, s.third, lua.Token{}, own, lua.Durability{}); err != nil {
 		t.Fatal(err)
 	}
-	s.remember(at.Add(-time.Minute))
-	s.without(s.far, "has no server")
-	s.pass(s.fresh())
+	s.storePlan(at.Add(-time.Minute))
+	s.takeAway(s.far, "has no server")
+	s.pass(s.freshQueue())
 	redistest.Want(t, "planned beside the user's message", strings.Join(s.scheduled(), " "), "")
-	redistest.Want(t, "occurrences used", s.remembered().Used, 2)
+	redistest.Want(t, "occurrences used", s.storedPlan().Used, 2)
 }

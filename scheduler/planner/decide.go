@@ -10,32 +10,21 @@ import (
 	"github.com/duestream/duestream/scheduler/recurrence"
 )
 
-// timesOf returns a hash of the settings that decide the times of occurrences. Changes of other settings leave it
-// unchanged.
-func timesOf(s recurrence.Spec) string {
-	if s.Paused {
-		return "paused"
-	}
-	s = s.WithDefaults()
-	return lua.SpecVersion(fmt.Sprintf("%q %q %d %d %d %d %d", s.Cron, s.Zone, s.Every, s.Phase, s.Start.UnixMilli(),
-		s.End.UnixMilli(), s.Count))[:16]
-}
-
-// decision is the next step for a recurrence: the occurrences to plan now, in order, and the time up to which
-// everything is planned afterwards. Without occurrences, idleUntil is the time until which there is nothing to plan.
+// decision is the next step for a recurrence: either occurrences to plan now, or a time until which to plan nothing.
 type decision struct {
-	occurrences []time.Time
-	upTo        time.Time
-	idleUntil   time.Time
-	spans       []lua.Span // the last one is open: it will end at upTo
-	anew        bool       // the clock was set back: planning continues from now
+	occurrences  []lua.Occurrence // in order; Taken is not set yet
+	upTo         time.Time        // after this step, all occurrences until this time are planned
+	idleUntil    time.Time        // only set without occurrences: there is nothing to plan before this time
+	spans        []lua.Span       // the spans that the plan covers; the last one will end at upTo
+	clockSetBack bool             // the clock was set back, so planning continues from now
 }
 
 // farAway is later than any occurrence.
 var farAway = time.UnixMilli(1e14)
 
-// decide returns the occurrences to plan: missed ones as far as the spec wants them, all that are due within Ahead, and
-// at least the next one. Occurrences that were planned already, by whatever clock, are not planned again.
+// decide returns the occurrences to plan: the missed ones that the spec makes up for, all that are due within Ahead,
+// and at least the next one. It does not plan an occurrence again that was planned before, even if the clock was set
+// back since.
 func decide(s *recurrence.Schedule, plan lua.Plan, now time.Time) decision {
 	left := lua.MaxPlanned
 	if s.Count > 0 {
@@ -44,34 +33,43 @@ func decide(s *recurrence.Schedule, plan lua.Plan, now time.Time) decision {
 		}
 	}
 	d := decision{spans: slices.Clone(plan.Spans)}
-	if d.anew = isAhead(s, d.last(), now); d.anew {
+	if d.clockSetBack = isAhead(s, d.last(), now); d.clockSetBack {
 		d.spans = append(d.spans, lua.Span{From: now, To: now})
 	}
-	known := knownOf(plan)
-	from, cut := d.last().To, now.Add(-recurrence.MissedAfter)
-	if from.Before(cut) {
-		following, _ := d.next(s, from, known)
-		d.occurrences, from = missed(s, from, cut, left), cut
-		d.occurrences = slices.DeleteFunc(d.occurrences, func(at time.Time) bool {
-			return known[at.UnixMilli()] || d.former(at) >= 0
+	known := recentTimes(plan)
+	var times []time.Time
+	from, missedUntil := d.last().To, now.Add(-recurrence.MissedAfter)
+	if from.Before(missedUntil) {
+		firstMissed, _ := d.next(s, from, known)
+		times, from = missed(s, from, missedUntil, left), missedUntil
+		times = slices.DeleteFunc(times, func(at time.Time) bool {
+			return known[at.UnixMilli()] || d.formerSpanOf(at) >= 0
 		})
-		if first := append(slices.Clone(d.occurrences), cut)[0]; following.Before(first) { // some are left out for good
+		first := missedUntil
+		if len(times) > 0 {
+			first = times[0]
+		}
+		if firstMissed.Before(first) { // missed occurrences are left out: a new span begins after them
 			d.spans = append(d.spans, lua.Span{From: first.Add(-time.Millisecond), To: first})
 		}
 	}
-	coming := d.latest(plan)
-	for ahead := coming.After(now); len(d.occurrences) < left; {
+	coming := d.latestRecent(plan)
+	// Plan at least one occurrence after now, and all that are due within Ahead.
+	for hasNext := coming.After(now); len(times) < left; {
 		next, ok := d.next(s, from, known)
 		if !ok {
 			break
 		}
-		if ahead && next.After(now.Add(Ahead)) {
+		if hasNext && next.After(now.Add(Ahead)) {
 			break
 		}
-		d.occurrences, from, ahead = append(d.occurrences, next), next, ahead || next.After(now)
+		times, from, hasNext = append(times, next), next, hasNext || next.After(now)
 	}
-	if len(d.occurrences) > 0 {
-		d.upTo = d.occurrences[len(d.occurrences)-1]
+	for _, at := range times {
+		d.occurrences = append(d.occurrences, lua.Occurrence{At: at, Due: s.Due(at)})
+		d.upTo = at
+	}
+	if len(times) > 0 {
 		return d
 	}
 	next, ok := d.next(s, from, known)
@@ -86,15 +84,16 @@ func (d decision) last() lua.Span { return d.spans[len(d.spans)-1] }
 // isAhead reports whether the plan was made by a clock that ran ahead of the current one, so that it left out
 // occurrences that are still to come.
 func isAhead(s *recurrence.Schedule, last lua.Span, now time.Time) bool {
-	justified := now.Add(Ahead)
-	if next, ok := s.Next(now); ok && next.After(justified) {
-		justified = next
+	farthest := now.Add(Ahead) // a plan made by the current clock does not reach further
+	if next, ok := s.Next(now); ok && next.After(farthest) {
+		farthest = next
 	}
-	return last.To.After(justified) && last.From.After(now)
+	return last.To.After(farthest) && last.From.After(now)
 }
 
-// knownOf returns the occurrences in plan.Recent: some of them left the schedule before their time.
-func knownOf(plan lua.Plan) map[int64]bool {
+// recentTimes returns the times of the occurrences in plan.Recent, in Unix ms. They must not be planned again, although
+// some of them may have left the schedule before their time.
+func recentTimes(plan lua.Plan) map[int64]bool {
 	known := map[int64]bool{}
 	for _, part := range plan.Recent {
 		if !strings.HasSuffix(part, lua.RunSuffix) {
@@ -104,13 +103,6 @@ func knownOf(plan lua.Plan) map[int64]bool {
 	return known
 }
 
-// former returns the index of the span, before the last one, that holds an occurrence; negative = none does.
-func (d decision) former(at time.Time) int {
-	return slices.IndexFunc(d.spans[:len(d.spans)-1], func(span lua.Span) bool {
-		return at.After(span.From) && !at.After(span.To)
-	})
-}
-
 // next returns the first occurrence after a point in time that was not planned yet.
 func (d decision) next(s *recurrence.Schedule, after time.Time, known map[int64]bool) (time.Time, bool) {
 	for {
@@ -118,7 +110,7 @@ func (d decision) next(s *recurrence.Schedule, after time.Time, known map[int64]
 		if !ok {
 			return next, false
 		}
-		switch i := d.former(next); {
+		switch i := d.formerSpanOf(next); {
 		case i >= 0:
 			after = d.spans[i].To
 		case known[next.UnixMilli()]:
@@ -129,8 +121,49 @@ func (d decision) next(s *recurrence.Schedule, after time.Time, known map[int64]
 	}
 }
 
-// through returns the spans planned after this step, without former spans that lie within the last one.
-func (d decision) through() []lua.Span {
+// formerSpanOf returns the index of the span, before the last one, that holds an occurrence. It returns -1 if none
+// does.
+func (d decision) formerSpanOf(at time.Time) int {
+	return slices.IndexFunc(d.spans[:len(d.spans)-1], func(span lua.Span) bool {
+		return at.After(span.From) && !at.After(span.To)
+	})
+}
+
+// missed returns the occurrences in (from, until] that the spec makes up for.
+func missed(s *recurrence.Schedule, from, until time.Time, limit int) (all []time.Time) {
+	switch s.Missed {
+	case recurrence.MissedSkip:
+		return nil
+	case recurrence.MissedOnce:
+		limit = 1
+	default:
+		limit = min(limit, recurrence.MissedLimit)
+	}
+	for len(all) < limit {
+		last, ok := s.LastUntil(from, until)
+		if !ok {
+			break
+		}
+		all, until = append(all, last), last.Add(-time.Millisecond)
+	}
+	slices.Reverse(all)
+	return all
+}
+
+// latestRecent returns the latest occurrence of plan.Recent that lies in the last span.
+func (d decision) latestRecent(plan lua.Plan) (latest time.Time) {
+	for _, part := range plan.Recent {
+		at := occurrenceOf(part)
+		inLast := at.After(d.last().From) && !at.After(d.last().To)
+		if inLast && at.After(latest) && !strings.HasSuffix(part, lua.RunSuffix) {
+			latest = at
+		}
+	}
+	return latest
+}
+
+// plannedSpans returns the spans that the plan covers after this step. It leaves out former spans within the last one.
+func (d decision) plannedSpans() []lua.Span {
 	last := d.last()
 	last.To = d.upTo
 	last.From = earlier(last.From, last.To)
@@ -140,34 +173,20 @@ func (d decision) through() []lua.Span {
 	return append(former, last)
 }
 
-// latest returns the latest occurrence of plan.Recent that lies in the last span.
-func (d decision) latest(plan lua.Plan) (latest time.Time) {
-	for _, part := range plan.Recent {
-		at := occurrenceOf(part)
-		if at.After(latest) && at.After(d.last().From) && !at.After(d.last().To) && !strings.HasSuffix(part, lua.RunSuffix) {
-			latest = at
-		}
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
 	}
-	return latest
+	return a
 }
 
-// missed returns the occurrences in (from, until] that are made up for.
-func missed(s *recurrence.Schedule, from, until time.Time, most int) (all []time.Time) {
-	switch s.Missed {
-	case recurrence.MissedSkip:
-		return nil
-	case recurrence.MissedOnce:
-		most = 1
-	default:
-		most = min(most, recurrence.MissedLimit)
+// timesOf returns a hash of the settings that decide the times of occurrences. Changes of other settings leave it
+// unchanged.
+func timesOf(s recurrence.Spec) string {
+	if s.Paused {
+		return "paused"
 	}
-	for len(all) < most {
-		last, ok := s.LastUntil(from, until)
-		if !ok {
-			break
-		}
-		all, until = append(all, last), last.Add(-time.Millisecond)
-	}
-	slices.Reverse(all)
-	return all
+	s = s.WithDefaults()
+	return lua.SpecVersion(fmt.Sprintf("%q %q %d %d %d %d %d", s.Cron, s.Zone, s.Every, s.Phase, s.Start.UnixMilli(),
+		s.End.UnixMilli(), s.Count))[:16]
 }

@@ -12,8 +12,8 @@ import (
 )
 
 // A user schedules a message with the ID of the next occurrence, to replace its payload. In a queue with partitions,
-// the message is in the partition of its ID or key. The occurrence used to be planned in partition 0 as well, and both
-// were delivered.
+// the message is in the partition of its ID or ordering key. Regression: the occurrence was planned in partition 0 as
+// well, and both were delivered.
 func TestAMessageOfAnyPartitionTakesThePlaceOfAnOccurrence(t *testing.T) {
 	t.Parallel()
 	for _, by := range []string{"the client that adds the recurrence", "a bridge"} {
@@ -38,20 +38,20 @@ func TestAMessageOfAnyPartitionTakesThePlaceOfAnOccurrence(t *testing.T) {
 			if by == "a bridge" {
 				b.put(spec)
 				b.Do("DEL", b.Keys.Due, b.Keys.Payload)
-				b.remember(b.clock().Add(-time.Minute))
-				p := b.remembered()
+				b.storePlan(b.serverTime().Add(-time.Minute))
+				p := b.storedPlan()
 				p.Used = 0
 				b.Do("HSET", b.Keys.Planned, "r", p.String())
 				enqueueOwn()
-				b.pass(b.fresh())
+				b.pass(b.freshQueue())
 			} else {
 				enqueueOwn()
 				b.put(spec)
 			}
 			redistest.Want(t, "scheduled in partition 0", strings.Join(b.scheduled(), " "), "")
-			redistest.Want(t, "occurrences used", b.remembered().Used, 1)
-			redistest.Want(t, "remembered", strings.Join(b.remembered().Recent, " "), "")
-			b.pass(b.fresh())
+			redistest.Want(t, "occurrences used", b.storedPlan().Used, 1)
+			redistest.Want(t, "recent occurrences in the plan", strings.Join(b.storedPlan().Recent, " "), "")
+			b.pass(b.freshQueue())
 			redistest.Want(t, "scheduled in partition 0 later", strings.Join(b.scheduled(), " "), "")
 			if _, err := b.Remove(t.Context(), b.Rig.Queue, "r"); err != nil {
 				t.Fatal(err)
@@ -61,8 +61,8 @@ func TestAMessageOfAnyPartitionTakesThePlaceOfAnOccurrence(t *testing.T) {
 	}
 }
 
-// A partition that does not answer may hold a user's message with the ID of an occurrence. The occurrence waits for the
-// partition while there is time, and is never late.
+// A partition that does not answer may hold a user's message with the ID of an occurrence. The occurrence must wait for
+// the partition while there is time, and must never be late.
 func TestAPartitionThatDoesNotAnswerMakesNoOccurrenceLate(t *testing.T) {
 	t.Parallel()
 	for what, c := range map[string]struct {
@@ -74,12 +74,12 @@ func TestAPartitionThatDoesNotAnswerMakesNoOccurrenceLate(t *testing.T) {
 			b := newBench(t)
 			b.put(recurrence.Spec{Every: c.every})
 			b.Do("DEL", b.Keys.Due, b.Keys.Payload)
-			b.remember(b.clock())
+			b.storePlan(b.serverTime())
 			queuetest.PublishCount(t, b.Client, b.Prefix, b.Rig.Queue, 4)
 			broken := b.Part(3).Keys.Due
 			b.Do("SET", broken, "no sorted set")
-			q := b.fresh()
-			redistest.Want(t, "looks again in time", b.pass(q) <= Interval, true)
+			q := b.freshQueue()
+			redistest.Want(t, "the next pass is in time", b.pass(q) <= Interval, true)
 			redistest.Want(t, "nothing is planned", len(b.scheduled()) == 0, c.waits)
 			b.pass(q)
 			redistest.Want(t, "lines in the log", strings.Count(b.log.String(), "occurrences wait for a partition"),

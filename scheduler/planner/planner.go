@@ -1,14 +1,15 @@
 package planner
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"strconv"
-	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -18,14 +19,20 @@ import (
 	"github.com/duestream/duestream/scheduler/recurrence"
 )
 
-// ErrNoRecurrence: the queue has no recurrence of this name.
-var ErrNoRecurrence = errors.New("no such recurrence")
-
-// ErrChanged: another client changed the recurrence in between. Nothing was written.
-var ErrChanged = errors.New("the recurrence was changed by somebody else")
-
-// patience bounds one call of a Planner: the client library would repeat reads for as long as the context lasts.
-const patience = 2 * loop.CallTimeout
+const (
+	// Ahead is how long before its due time an occurrence is planned; the next one always is. It must exceed the time
+	// that another bridge needs to take over a queue and find its recurrences.
+	Ahead = 20 * time.Second
+	// Interval is the longest time between two passes over a queue.
+	Interval = 5 * time.Second
+	// rereadInterval is the time after which all specs are read again, for plain clients that do not increment the
+	// revision.
+	rereadInterval = time.Minute
+	rereadPause    = 100 * time.Millisecond // before the next pass if a spec has changed during this one
+	maxCalls       = 16                     // number of concurrent calls
+	maxPlanBytes   = 1 << 20                // planned by one call, unless a single message is larger
+	keptMessage    = 4 << 10                // bytes of payload and meta; a larger message is not kept in memory
+)
 
 // Planner writes, lists and removes recurrences. It is safe for concurrent use.
 type Planner struct {
@@ -53,54 +60,345 @@ func (p *Planner) AllowOldBridges() *Planner {
 
 func (p *Planner) keys(queue string) lua.Keys { return lua.NewKeys(p.prefix, queue).As(p.actor) }
 
-// Change is the outcome of Put.
-type Change struct {
-	Added, Changed bool // neither: it exists unchanged
-	TakenBack      int  // scheduled messages of the former spec that were removed
+// Queue plans the recurrences of one queue. Only one goroutine at a time may use it.
+type Queue struct {
+	planner    *Planner
+	name       string
+	keys       lua.Keys
+	partitions partitions
+	revision   string    // value of a counter that writers of specs increment, at the last reading of all specs
+	count      int64     // number of specs at the last reading of all specs
+	read       time.Time // local time at which all specs were read; zero = never
+	now        time.Time // the server's time at the last pass
+	walkEnd    time.Time // local time at which the walks of this pass stop
+	items      map[string]*item
+	removed    map[string]*item  // removed recurrences whose messages may be unfinished
+	warned     map[string]string // recurrence → version of an invalid spec that was logged
+	mustReread atomic.Bool       // a stored spec differs from the spec that was read
 }
 
-// Put writes a recurrence, or replaces the one of this name, and plans its next occurrence. ErrInvalid;
-// lua.ErrOldBridge while a live bridge does not know recurrences. Five round trips, and one more for a queue with
-// several partitions. Harmless to repeat.
-func (p *Planner) Put(ctx context.Context, spec recurrence.Spec) (Change, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	spec = spec.WithDefaults()
-	s, err := spec.Compile()
-	if err != nil {
-		return Change{}, err
+// item is the state of one recurrence in a Queue. Its spec is parsed once per version. Only a small message is kept in
+// memory, because there may be many recurrences.
+type item struct {
+	name, version string
+	schedule      *recurrence.Schedule // without payload and headers; nil = the spec is invalid
+	message       *message             // nil = the message is large, and must be read for each plan
+	problem       error                // why the spec is invalid
+	planText      string               // the stored form of plan
+	plan          lua.Plan
+	idleUntil     time.Time // before this time there is nothing to plan
+	search        search    // only used with overlap skip
+}
+
+// message is the message of each occurrence.
+type message struct {
+	payload []byte
+	meta    string
+}
+
+func (m *message) size() int { return len(m.payload) + len(m.meta) }
+
+// Queue returns the planner of one queue's recurrences. It does not touch Redis.
+func (p *Planner) Queue(name string) *Queue {
+	return &Queue{planner: p, name: name, keys: p.keys(name), items: map[string]*item{}, removed: map[string]*item{},
+		warned: map[string]string{}}
+}
+
+// Pass plans the occurrences that must be planned now, and returns the time until the next pass. It takes one round
+// trip if there is nothing to plan. On a cluster, a server that is unavailable and does not hold the queue delays Pass
+// only briefly.
+func (q *Queue) Pass(ctx context.Context) (time.Duration, error) {
+	began := time.Now()
+	call, cancel := context.WithTimeout(ctx, loop.CallTimeout)
+	c := q.planner.client
+	replies := c.DoMulti(call, c.B().Time().Build().SetSlot(q.keys.Due),
+		c.B().Hget().Key(q.keys.Planned).Field("").Build(), c.B().Hlen().Key(q.keys.Recurring).Build())
+	cancel()
+	clock, clockErr := replies[0].AsStrSlice()
+	revision, revisionErr := replies[1].ToString()
+	if rueidis.IsRedisNil(revisionErr) {
+		revisionErr = nil
 	}
-	text, err := json.Marshal(spec)
-	if err != nil {
-		return Change{}, err
+	count, countErr := replies[2].AsInt64()
+	if err := cmp.Or(clockErr, revisionErr, countErr); err != nil {
+		return Interval, fmt.Errorf("plan %s: %w", q.name, lua.Classify("HGET "+q.keys.Planned, err))
 	}
-	if err := p.levels.Allow(ctx, lua.LevelRecurrences, "recurrences"); err != nil {
-		return Change{}, wrap("write", spec.Queue, spec.Name, err)
-	}
-	k := p.keys(spec.Queue)
-	before, known, err := p.specText(ctx, k, spec.Name)
-	if err != nil {
-		return Change{}, wrap("write", spec.Queue, spec.Name, err)
-	}
-	if _, err = lua.Register(ctx, p.client, lua.NewGlobals(p.prefix), []string{spec.Queue}); err == nil {
-		var r lua.Recurred
-		if r, err = lua.Recur(ctx, p.client, k, spec.Name, "", string(text), timesOf(spec), spec.Paused); err == nil {
-			p.planFirst(ctx, s, string(text), r)
-			return Change{!known, known && before != string(text), r.TakenBack}, nil
+	now := timeOf(clock)
+	if now.Before(q.now) { // the clock was set back, so decisions by the former time are not valid any more
+		for _, it := range q.items {
+			it.idleUntil, it.search = time.Time{}, search{pause: it.search.pause}
 		}
 	}
-	return Change{}, wrap("write", spec.Queue, spec.Name, err)
+	q.now = now
+	changed := revision != q.revision || count != q.count || q.mustReread.Load()
+	if changed || q.read.IsZero() || time.Since(q.read) > rereadInterval {
+		q.mustReread.Store(false)
+		if err := q.readAll(ctx); err != nil {
+			q.mustReread.Store(true)
+			return Interval, fmt.Errorf("plan %s: %w", q.name, err)
+		}
+		q.revision, q.count, q.read = revision, count, time.Now()
+	}
+	q.walkEnd = time.Now().Add(maxWalk)
+	err := errors.Join(q.planAll(ctx, now), q.removeFinishedPlans(ctx))
+	wait := Interval
+	for _, it := range q.items {
+		if it.schedule != nil && !it.schedule.Paused {
+			wait = min(wait, it.idleUntil.Sub(now)-time.Since(began))
+		}
+	}
+	if q.mustReread.Load() {
+		wait = min(wait, rereadPause)
+	}
+	return max(time.Millisecond, wait), err
 }
 
-// planFirst plans the next occurrence. It ignores errors, because a bridge does the same within seconds.
-func (p *Planner) planFirst(ctx context.Context, s *recurrence.Schedule, text string, r lua.Recurred) {
-	q := p.Queue(s.Queue)
-	q.readCounts(ctx)
-	q.walkEnd = time.Now().Add(maxWalk)
-	it := newItem(s.Queue, s.Name, text)
-	if now, err := p.now(ctx, s.Queue); err == nil && it.take(r.Plan) {
-		_ = q.plan(ctx, it, now)
+// readAll reads all specs and plans. Plain clients may write and remove specs without a script. So readAll starts
+// recurrences without a plan, and cancels the planned messages of recurrences without a spec.
+func (q *Queue) readAll(ctx context.Context) error {
+	items := map[string]*item{}
+	var errs []error
+	plans, err := lua.ReadRecurrences(ctx, q.planner.client, q.keys, loop.CallTimeout, func(name, text, plan string) {
+		it := q.items[name]
+		if it == nil || it.version != lua.SpecVersion(text) {
+			it = newItem(q.name, name, text)
+		}
+		items[name] = it
+		if it.problem != nil {
+			q.warn(it)
+			return
+		}
+		if (it.planText == "" || it.planText != plan) && !it.adoptPlan(plan) {
+			errs = append(errs, q.startPlain(ctx, it, text))
+		}
+	})
+	if err != nil {
+		return err
 	}
+	before, removed := q.items, map[string]*item{}
+	q.items = items
+	for name := range before { // plans has no field for a recurrence that was removed without a plan: add one
+		if _, found := plans[name]; !found {
+			plans[name] = ""
+		}
+	}
+	for name, text := range plans {
+		if name == "" || items[name] != nil {
+			continue
+		}
+		if plan, ok := lua.ParsePlan(text); ok && plan.Version == lua.PlanGone {
+			it := q.removed[name]
+			if it == nil || it.planText != text {
+				it = &item{name: name, planText: text, plan: plan}
+			}
+			removed[name] = it
+			continue
+		}
+		it := before[name]
+		remember := it != nil && it.schedule != nil && it.schedule.Overlap == recurrence.OverlapSkip
+		errs = append(errs, q.removePlan(ctx, name, remember))
+		if remember && text != "" {
+			q.mustReread.Store(true) // the next pass reads the plan that the removal leaves behind
+		}
+	}
+	// If only the revision is left, an earlier release may have left it. Removing any plan removes the revision as
+	// well.
+	if _, hasRevision := plans[""]; hasRevision && len(plans) == 1 {
+		errs = append(errs, q.removePlan(ctx, "-", false))
+	}
+	q.removed = removed
+	return errors.Join(errs...)
+}
+
+func newItem(queue, name, text string) *item {
+	spec, err := parse(queue, name, text)
+	var schedule *recurrence.Schedule
+	if err == nil {
+		schedule, err = spec.Compile()
+	}
+	if err != nil {
+		return &item{name: name, version: lua.SpecVersion(text), problem: err}
+	}
+	return itemOf(schedule, text)
+}
+
+// parse parses a stored spec. The name and the queue come from the place where it is stored.
+func parse(queue, name, text string) (recurrence.Spec, error) {
+	var spec recurrence.Spec
+	if err := json.Unmarshal([]byte(text), &spec); err != nil {
+		return spec, err
+	}
+	spec.Name, spec.Queue = name, queue
+	return spec.WithDefaults(), nil
+}
+
+// itemOf returns the item of a spec whose stored form is text. It keeps the schedule, and removes its payload and
+// headers.
+func itemOf(schedule *recurrence.Schedule, text string) *item {
+	it := &item{name: schedule.Name, version: lua.SpecVersion(text), schedule: schedule}
+	if m := messageOf(schedule.Spec); m.size() <= keptMessage {
+		it.message = m
+	}
+	schedule.Payload, schedule.Headers = nil, nil
+	return it
+}
+
+// messageOf returns the message of a spec's occurrences.
+func messageOf(spec recurrence.Spec) *message {
+	var fields []lua.FieldValue
+	if spec.Overlap == recurrence.OverlapSkip {
+		fields = append(fields, lua.FieldValue{Field: lua.FieldOverlap, Value: "skip"})
+	}
+	return &message{spec.Payload, lua.EncodeMeta(spec.Headers, 0, time.Time{}, fields...)}
+}
+
+// adoptPlan makes a stored plan the plan of the item. It returns false if the text is no plan, or the plan of another
+// version of the spec. The search begins again, because the entries that the current walk has passed may belong to
+// messages that only the new plan names.
+func (it *item) adoptPlan(planText string) bool {
+	plan, ok := lua.ParsePlan(planText)
+	if !ok || plan.Version != it.version {
+		return false
+	}
+	it.planText, it.plan, it.idleUntil = planText, plan, time.Time{}
+	it.search = search{}
+	return true
+}
+
+// startPlain starts a recurrence whose spec a plain client wrote.
+func (q *Queue) startPlain(ctx context.Context, it *item, text string) error {
+	call, cancel := context.WithTimeout(ctx, loop.CallTimeout)
+	defer cancel()
+	r, err := lua.Recur(call, q.planner.client, q.keys, it.name, text, text,
+		timesOf(it.schedule.Spec), it.schedule.Paused)
+	if err == nil && !it.adoptPlan(r.Plan) {
+		q.requestReread(it)
+	}
+	return err
+}
+
+func (q *Queue) warn(it *item) {
+	if q.warned[it.name] != it.version {
+		q.warned[it.name] = it.version
+		q.planner.log.Warn("a recurrence is not planned",
+			slog.String("queue", q.name), slog.String("recurrence", it.name), slog.Any("error", it.problem))
+	}
+}
+
+// removePlan cancels the planned messages of a recurrence that has no spec any more, and deletes its plan. If remember
+// is set and messages of the plan may be unfinished, a plan with these messages is left.
+func (q *Queue) removePlan(ctx context.Context, name string, remember bool) error {
+	call, cancel := context.WithTimeout(ctx, loop.CallTimeout)
+	defer cancel()
+	return lua.ForgetRecurrence(call, q.planner.client, q.keys, name, remember)
+}
+
+// planAll plans each recurrence that has something to plan, several at once.
+func (q *Queue) planAll(ctx context.Context, now time.Time) error {
+	var mu sync.Mutex
+	var errs []error
+	var calls sync.WaitGroup
+	room := make(chan struct{}, maxCalls)
+	var due []*item
+	for _, it := range q.items {
+		if it.schedule != nil && !it.schedule.Paused && !it.idleUntil.After(now) {
+			due = append(due, it)
+		}
+	}
+	if len(due) > 0 {
+		q.readCounts(ctx)
+	}
+	for _, it := range due {
+		room <- struct{}{}
+		calls.Go(func() {
+			defer func() { <-room }()
+			if err := q.plan(ctx, it, now); err != nil {
+				mu.Lock()
+				errs = append(errs, fmt.Errorf("plan %s of %s: %w", it.name, q.name, err))
+				mu.Unlock()
+			}
+		})
+	}
+	calls.Wait()
+	if len(errs) > 3 {
+		errs = append(errs[:3], fmt.Errorf("and of %d more", len(errs)-3))
+	}
+	return errors.Join(errs...)
+}
+
+// plan plans one recurrence, and sets the time until which there is nothing more to plan.
+func (q *Queue) plan(ctx context.Context, it *item, now time.Time) error {
+	walkStart := now
+	if !it.search.began.IsZero() {
+		walkStart = it.search.began
+	}
+	d := decide(it.schedule, it.plan, walkStart)
+	if len(d.occurrences) == 0 || it.schedule.Paused {
+		it.idleUntil = d.idleUntil
+		return nil
+	}
+	if it.schedule.Overlap == recurrence.OverlapSkip {
+		var err error
+		if d, err = q.applyOverlapSkip(ctx, it, d, walkStart, now); err != nil || d.upTo.IsZero() {
+			return err
+		}
+	}
+	m := it.message
+	if m == nil {
+		var err error
+		if m, err = q.readMessage(ctx, it); err != nil || m == nil {
+			return err
+		}
+	}
+	limit := max(1, min(lua.MaxPlanned, maxPlanBytes/max(1, m.size())))
+	if len(d.occurrences) > limit {
+		d.occurrences = d.occurrences[:limit]
+		d.upTo = d.occurrences[limit-1].At
+	}
+	if !q.partitions.isOne() && !q.markTaken(ctx, it.name, d.occurrences, now) { // another partition must answer first
+		it.idleUntil = earlier(now.Add(Interval), d.occurrences[0].At.Add(-plannedAnyway))
+		return nil
+	}
+	call, cancel := context.WithTimeout(ctx, loop.CallTimeout)
+	defer cancel()
+	done, plan, err := lua.PlanOccurrences(call, q.planner.client, q.keys, it.name, it.planText, d.plannedSpans(),
+		m.payload, m.meta, d.occurrences)
+	if err != nil {
+		return err
+	}
+	if !done {
+		// If the plan in the reply is unchanged, the spec was removed.
+		if plan == it.planText || !it.adoptPlan(plan) {
+			q.requestReread(it)
+		}
+		return nil
+	}
+	if d.clockSetBack {
+		q.planner.log.Warn("the server's clock was set back: a recurrence goes on from now",
+			slog.String("queue", q.name), slog.String("recurrence", it.name))
+	}
+	it.adoptOwnPlan(plan, len(d.occurrences))
+	it.idleUntil = decide(it.schedule, it.plan, now).idleUntil
+	return nil
+}
+
+// readMessage reads the message of a recurrence that is not kept in memory. It returns nil if the spec has changed.
+func (q *Queue) readMessage(ctx context.Context, it *item) (*message, error) {
+	call, cancel := context.WithTimeout(ctx, loop.CallTimeout)
+	defer cancel()
+	text, ok, err := q.planner.specText(call, q.keys, it.name)
+	if err != nil {
+		return nil, err
+	}
+	if !ok || lua.SpecVersion(text) != it.version {
+		q.requestReread(it)
+		return nil, nil
+	}
+	spec, err := parse(q.name, it.name, text)
+	if err != nil {
+		return nil, err
+	}
+	return messageOf(spec), nil
 }
 
 // specText returns the stored spec of a recurrence.
@@ -112,277 +410,58 @@ func (p *Planner) specText(ctx context.Context, k lua.Keys, name string) (text s
 	return text, err == nil, lua.Classify("HGET "+k.Recurring, err)
 }
 
-// now returns the clock of the server that holds a queue.
+// adoptOwnPlan makes the plan that this Queue has just written the plan of the item. The walk continues, because it
+// cannot have passed an entry of a message that was just added.
+func (it *item) adoptOwnPlan(planText string, added int) {
+	before := it.search
+	if it.adoptPlan(planText) {
+		it.search.walk = before.walk
+		if added == 0 {
+			it.search.pause, it.search.notBefore = before.pause, before.notBefore
+		}
+	}
+}
+
+// requestReread makes the next pass read all specs, because the spec of an item has changed.
+func (q *Queue) requestReread(it *item) {
+	it.idleUntil = farAway
+	q.mustReread.Store(true)
+	q.planner.log.Debug("a recurrence has changed", slog.String("queue", q.name), slog.String("recurrence", it.name))
+}
+
+// removeFinishedPlans deletes the plans of removed recurrences whose messages are all finished.
+func (q *Queue) removeFinishedPlans(ctx context.Context) error {
+	var errs []error
+	for name, it := range q.removed {
+		unfinished, done, err := q.isUnfinished(ctx, it)
+		if err == nil && done && !unfinished {
+			err = q.removePlan(ctx, name, false)
+			delete(q.removed, name)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// Empty reports whether the last pass found no recurrence, and no plan of a removed one.
+func (q *Queue) Empty() bool { return len(q.items) == 0 && len(q.removed) == 0 }
+
+// now returns the time of the server that holds a queue.
 func (p *Planner) now(ctx context.Context, queue string) (time.Time, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	words, err := p.client.Do(ctx, p.client.B().Time().Build().SetSlot(p.keys(queue).Due)).AsStrSlice()
 	if err != nil {
 		return time.Time{}, lua.Classify("TIME", err)
 	}
-	return clockOf(words), nil
+	return timeOf(words), nil
 }
 
-func clockOf(words []string) time.Time {
+func timeOf(words []string) time.Time {
 	if len(words) != 2 {
 		return time.Time{}
 	}
 	s, _ := strconv.ParseInt(words[0], 10, 64)
 	us, _ := strconv.ParseInt(words[1], 10, 64)
 	return time.UnixMilli(s*1000 + us/1000)
-}
-
-// Pause stops the planning of a recurrence and takes back its planned messages, or lets it continue from now.
-// ErrNoRecurrence, ErrChanged.
-func (p *Planner) Pause(ctx context.Context, queue, name string, paused bool) (changed bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	if err := checkNames(queue, name); err != nil {
-		return false, err
-	}
-	k := p.keys(queue)
-	before, ok, err := p.specText(ctx, k, name)
-	if err == nil && !ok {
-		err = ErrNoRecurrence
-	}
-	if err != nil {
-		return false, wrap("pause", queue, name, err)
-	}
-	spec, err := parse(queue, name, before)
-	if err != nil {
-		return false, wrap("pause", queue, name, err)
-	}
-	if spec.Paused == paused {
-		return false, nil
-	}
-	spec.Paused = paused
-	s, invalid := spec.Compile()
-	text, err := json.Marshal(spec)
-	if err != nil {
-		return false, err
-	}
-	r, err := lua.Recur(ctx, p.client, k, name, before, string(text), timesOf(spec), paused)
-	if err == nil && !r.Written && !r.Same {
-		err = ErrChanged
-	}
-	if err == nil && invalid == nil {
-		p.planFirst(ctx, s, string(text), r)
-	}
-	return err == nil, wrap("pause", queue, name, err)
-}
-
-// Remove removes a recurrence, and takes back its planned messages. It returns their number. ErrNoRecurrence.
-func (p *Planner) Remove(ctx context.Context, queue, name string) (takenBack int, err error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	if err := checkNames(queue, name); err != nil {
-		return 0, err
-	}
-	k := p.keys(queue)
-	text, _, err := p.specText(ctx, k, name)
-	if err != nil {
-		return 0, wrap("remove", queue, name, err)
-	}
-	spec, _ := parse(queue, name, text) // an invalid one was never planned
-	removed, back, err := lua.RemoveRecurrence(ctx, p.client, k, name, spec.Overlap == recurrence.OverlapSkip)
-	if err == nil && !removed {
-		err = ErrNoRecurrence
-	}
-	return back, wrap("remove", queue, name, err)
-}
-
-// Run schedules a message of a recurrence for now, even if it is paused, and returns its ID and due time.
-// ErrNoRecurrence. If an error leaves open whether the message was scheduled, a repeated call may schedule another one.
-func (p *Planner) Run(ctx context.Context, queue, name string) (id string, due time.Time, err error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	if err := checkNames(queue, name); err != nil {
-		return "", time.Time{}, err
-	}
-	k := p.keys(queue)
-	text, ok, err := p.specText(ctx, k, name)
-	if err == nil && ok {
-		var spec recurrence.Spec
-		if spec, err = parse(queue, name, text); err == nil {
-			id, due, ok, err = lua.RunRecurrence(ctx, p.client, k, name, spec.Payload, metaOf(spec),
-				spec.Overlap == recurrence.OverlapSkip)
-		}
-	}
-	if err == nil && !ok {
-		err = ErrNoRecurrence
-	}
-	return id, due, wrap("run", queue, name, err)
-}
-
-func metaOf(spec recurrence.Spec) string {
-	if spec.Overlap == recurrence.OverlapSkip {
-		return lua.EncodeMeta(spec.Headers, 0, time.Time{}, lua.FieldValue{Field: lua.FieldOverlap, Value: "skip"})
-	}
-	return lua.EncodeMeta(spec.Headers, 0, time.Time{})
-}
-
-func checkNames(queue, name string) error {
-	return errors.Join(lua.CheckQueue(queue), recurrence.CheckName(name))
-}
-
-func wrap(what, queue, name string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("%s recurrence %s of %s: %w", what, name, queue, err)
-}
-
-// parse parses a stored spec. Name and queue are those of the place where it is stored.
-func parse(queue, name, text string) (recurrence.Spec, error) {
-	var spec recurrence.Spec
-	if err := json.Unmarshal([]byte(text), &spec); err != nil {
-		return spec, err
-	}
-	spec.Name, spec.Queue = name, queue
-	return spec.WithDefaults(), nil
-}
-
-// State is a recurrence and its plan.
-type State struct {
-	Spec recurrence.Spec
-	// Next are the next occurrences, at most three, in the recurrence's own zone; also if it is paused.
-	Next []time.Time
-	// Last and LastID are of the last remembered message that is due; zero = none.
-	Last    time.Time
-	LastID  string
-	Used    int    // occurrences planned or past since it was added
-	Problem string // why it is not planned: the spec is invalid
-	// Unplanned is the first occurrence that nobody has planned although its time was 20s ago or earlier; zero = none.
-	// Bridges plan at least 20s ahead.
-	Unplanned time.Time
-}
-
-// List returns the recurrences of a queue, sorted by name. It scans the hash in steps.
-func (p *Planner) List(ctx context.Context, queue string) ([]State, error) {
-	if err := lua.CheckQueue(queue); err != nil {
-		return nil, err
-	}
-	now, err := p.now(ctx, queue)
-	if err != nil {
-		return nil, err
-	}
-	plans, err := p.plans(ctx, p.keys(queue))
-	if err != nil {
-		return nil, err
-	}
-	var all []State
-	err = p.walk(ctx, p.keys(queue), func(name, text string) { all = append(all, stateOf(queue, name, text, plans[name], now)) })
-	slices.SortFunc(all, func(a, b State) int { return strings.Compare(a.Spec.Name, b.Spec.Name) })
-	return slices.CompactFunc(all, func(a, b State) bool { return a.Spec.Name == b.Spec.Name }), err
-}
-
-// Get returns one recurrence. ErrNoRecurrence.
-func (p *Planner) Get(ctx context.Context, queue, name string) (State, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	if err := checkNames(queue, name); err != nil {
-		return State{}, err
-	}
-	k := p.keys(queue)
-	text, ok, err := p.specText(ctx, k, name)
-	if err == nil && !ok {
-		err = ErrNoRecurrence
-	}
-	if err != nil {
-		return State{}, wrap("read", queue, name, err)
-	}
-	now, err := p.now(ctx, queue)
-	if err != nil {
-		return State{}, err
-	}
-	plan, err := p.client.Do(ctx, p.client.B().Hget().Key(k.Planned).Field(name).Build()).ToString()
-	if err != nil && !rueidis.IsRedisNil(err) {
-		return State{}, wrap("read", queue, name, lua.Classify("HGET "+k.Planned, err))
-	}
-	return stateOf(queue, name, text, plan, now), nil
-}
-
-func (p *Planner) plans(ctx context.Context, k lua.Keys) (map[string]string, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	plans, err := p.client.Do(ctx, p.client.B().Hgetall().Key(k.Planned).Build()).AsStrMap()
-	return plans, lua.Classify("HGETALL "+k.Planned, err)
-}
-
-// walk calls found for each recurrence of a queue, for some of them twice.
-func (p *Planner) walk(ctx context.Context, k lua.Keys, found func(name, text string)) error {
-	count := int64(4)
-	for cursor := uint64(0); ; {
-		step, cancel := context.WithTimeout(ctx, loop.CallTimeout)
-		page, err := p.client.Do(step, p.client.B().Hscan().Key(k.Recurring).Cursor(cursor).Count(count).Build()).AsScanEntry()
-		cancel()
-		if err != nil {
-			return lua.Classify("HSCAN "+k.Recurring, err)
-		}
-		count = nextCount(count, page.Elements)
-		for i := 0; i+1 < len(page.Elements); i += 2 {
-			found(page.Elements[i], page.Elements[i+1])
-		}
-		if cursor = page.Cursor; cursor == 0 {
-			return nil
-		}
-	}
-}
-
-// nextCount returns how many specs to read next: about 1 MiB by the sizes in this page, at most twice as many as now.
-func nextCount(count int64, page []string) int64 {
-	bytes := int64(0)
-	for _, text := range page {
-		bytes += int64(len(text))
-	}
-	each := bytes/max(1, int64(len(page)/2)) + 1
-	return max(1, min(2*count, 100, maxBytes/each))
-}
-
-func stateOf(queue, name, text, planText string, now time.Time) State {
-	spec, err := parse(queue, name, text)
-	state := State{Spec: spec}
-	state.Spec.Name, state.Spec.Queue = name, queue
-	if err != nil {
-		state.Problem = err.Error()
-		return state
-	}
-	s, err := spec.Compile()
-	if err != nil {
-		state.Problem = err.Error()
-		return state
-	}
-	plan, known := lua.ParsePlan(planText)
-	if known && plan.Version == lua.SpecVersion(text) {
-		state.Used = plan.Used
-	}
-	if known && plan.Version == lua.SpecVersion(text) && !spec.Paused && len(plan.Spans) > 0 &&
-		(s.Count == 0 || state.Used < s.Count) {
-		if next, ok := s.Next(plan.Spans[len(plan.Spans)-1].To); ok && next.Before(now.Add(-Ahead)) {
-			state.Unplanned = next.In(s.Location())
-		}
-	}
-	from := now
-	for _, part := range plan.Recent {
-		switch at := occurrenceOf(part); {
-		case at.After(now) && len(state.Next) < 3:
-			state.Next, from = append(state.Next, at.In(s.Location())), at
-		case !at.After(now) && !at.Before(state.Last):
-			state.Last, state.LastID = at.In(s.Location()), name+"@"+part
-		}
-	}
-	for left := s.Count - state.Used; len(state.Next) < 3 && (s.Count == 0 || left > 0); left-- {
-		next, ok := s.Next(from)
-		if !ok {
-			break
-		}
-		state.Next, from = append(state.Next, next), next
-	}
-	return state
-}
-
-// occurrenceOf returns the time of an occurrence from the part of a message ID after "@".
-func occurrenceOf(part string) time.Time {
-	ms, _ := strconv.ParseInt(strings.TrimSuffix(part, lua.RunSuffix), 10, 64)
-	return time.UnixMilli(ms)
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -17,38 +16,38 @@ import (
 
 const duplicatesChunk = 500 // IDs per pipeline
 
-// batchMessage is the index and ID of a message in a batch. It lets a message that needs no lookup stay on its caller's
-// stack.
+// batchMessage is the index and ID of a message in a batch.
 type batchMessage struct {
-	at int
-	id string
+	index int
+	id    string
 }
 
-// sighting is the state of one message's ID in the partitions that the message does not go to.
+// sighting is the state of one message's ID in the partitions in which duplicates looked it up.
 type sighting struct {
-	refused   error         // why the message must not be stored; nil = no reason
-	inWindow  error         // ErrDuplicate because of a dedup window; a replacement of a scheduled message ignores it
-	scheduled []version     // scheduled messages with the ID that the message may replace
-	window    time.Duration // remaining time of the longest dedup window
-	own       bool          // the ID is scheduled in the message's own partition
+	refused   error           // why the message must not be stored; nil = no reason
+	inWindow  error           // ErrDuplicate because of a dedup window; a replacement of a scheduled message ignores it
+	scheduled []storedVersion // scheduled messages with the ID that the message may replace
+	window    time.Duration   // remaining time of the longest dedup window
+	own       bool            // the ID is scheduled in the message's own partition; only looked up for a replacement
 }
 
-// duplicates looks up caller-chosen IDs in the partitions that their messages do not go to. An ID belongs to its queue,
-// and its message is in the partition of the key that it was scheduled with. It returns, by index, why a message must
-// not be stored: ErrDuplicate, or the error of the lookup. Script enqueue checks the message's own partition. Further
-// steps of a replacement are noted in s.takes. Pipelined: one round trip per 500 IDs for all partitions, and another
-// one if messages there are to be replaced; none for a queue with one partition, or for generated IDs.
-func (s *batchRoute) duplicates(ctx context.Context, ms []Message) map[int]error {
-	if s.only != nil {
-		return nil
-	}
+// duplicates returns, by index, why a message with a caller-chosen ID must not be stored: ErrDuplicate, or the error of
+// the lookup. It notes the further steps of a replacement in b.replacements.
+//
+// An ID belongs to its queue, but the message that has the ID may be in any partition, because an ordering key decides
+// the partition. So duplicates looks the ID up in all partitions except the partition to which the new message goes:
+// the script enqueue checks that one. For a replacement, duplicates looks the ID up in that partition, too.
+//
+// It takes one round trip per 500 IDs, all partitions at once, and a second one if a message is to replace a message of
+// another partition. It takes none for generated IDs. A queue with one partition needs no such lookup.
+func (b *batchRoute) duplicates(ctx context.Context, ms []Message) map[int]error {
 	places := map[int][]batchMessage{}
 	for i := range ms {
 		if ms[i].ID == "" || lua.CheckID(ms[i].ID) != nil {
 			continue
 		}
-		own := s.counts.Of(ms[i].place())
-		for partition := range s.counts.Latest() {
+		own := b.counts.Of(ms[i].place())
+		for partition := range b.counts.Latest() {
 			if partition != own || ms[i].Replace != "" {
 				places[partition] = append(places[partition], batchMessage{i, ms[i].ID})
 			}
@@ -57,7 +56,7 @@ func (s *batchRoute) duplicates(ctx context.Context, ms []Message) map[int]error
 	if len(places) == 0 {
 		return nil
 	}
-	sightings := s.sightings(ctx, ms, places)
+	sightings := b.sightings(ctx, ms, places)
 	refused := map[int]error{}
 	for at, seen := range sightings {
 		replaces := ms[at].Replace != "" && (seen.own || len(seen.scheduled) > 0)
@@ -65,42 +64,45 @@ func (s *batchRoute) duplicates(ctx context.Context, ms []Message) map[int]error
 		case seen.refused != nil:
 			refused[at] = seen.refused
 		case replaces:
-			s.replace(at, &ms[at], seen)
+			b.replace(at, &ms[at], seen)
 		case seen.inWindow != nil:
 			refused[at] = seen.inWindow
 		case ms[at].Replace != "" && ms[at].Key != "":
-			s.take(at, taking{to: s.counts.Of(ms[at].place())}) // another call may add its own message at this moment
+			// There is nothing to replace, but another call may add a message with the ID at this moment. So contested
+			// looks the ID up again.
+			b.noteReplacement(at, replacement{to: b.counts.Of(ms[at].place())})
 		}
 	}
 	return refused
 }
 
 // sightings looks the messages up in their partitions, all at once.
-func (s *batchRoute) sightings(ctx context.Context, ms []Message, places map[int][]batchMessage) map[int]*sighting {
-	p, since := s.route.p, time.Now()
+func (b *batchRoute) sightings(ctx context.Context, ms []Message, places map[int][]batchMessage) map[int]*sighting {
+	p, since := b.route.producer, time.Now()
 	var mu sync.Mutex
 	sightings := map[int]*sighting{}
 	refuse := func(seen *sighting, err error) {
-		if seen.refused == nil || errors.Is(err, ErrDuplicate) { // certain, even if a partition does not answer
+		// ErrDuplicate replaces the error of a lookup: one partition that has the ID is enough.
+		if seen.refused == nil || errors.Is(err, ErrDuplicate) {
 			seen.refused = err
 		}
 	}
 	for _, messages := range places {
 		for _, m := range messages {
-			sightings[m.at] = cmp.Or(sightings[m.at], &sighting{})
+			sightings[m.index] = cmp.Or(sightings[m.index], &sighting{})
 		}
 	}
 	var looks sync.WaitGroup
-	for partition, messages := range places { // from here on the map is only read
-		keys := p.keys(lua.PartitionName(s.route.queue, partition))
+	for partition, messages := range places { // the map sightings is complete, so the goroutines only read it
+		keys := p.keys(lua.PartitionName(b.route.queue, partition))
 		looks.Go(func() {
-			var held []holding
+			var held []idState
 			var failed, twice error
 			for chunk := range slices.Chunk(messages, duplicatesChunk) {
-				failed = p.harmlessly(ctx, since, func(ctx context.Context) error {
-					some, err := holds(ctx, p.cfg.Client, keys, chunk)
+				failed = p.repeatIdempotent(ctx, since, func(ctx context.Context) error {
+					some, err := lookUpChunk(ctx, p.cfg.Client, keys, chunk)
 					if err == nil {
-						err = s.versions(ctx, partition, ms, chunk, some)
+						err = b.versions(ctx, partition, ms, chunk, some)
 					}
 					if err == nil {
 						held = append(held, some...)
@@ -111,18 +113,18 @@ func (s *batchRoute) sightings(ctx context.Context, ms []Message, places map[int
 					break
 				}
 			}
-			if slices.ContainsFunc(held, holding.mayRefuse) {
+			if slices.ContainsFunc(held, idState.mayRefuse) {
 				twice = p.duplicate(ctx, keys)
 			}
 			mu.Lock()
 			defer mu.Unlock()
 			for i, one := range messages {
-				m, seen := &ms[one.at], sightings[one.at]
+				m, seen := &ms[one.index], sightings[one.index]
 				if i >= len(held) {
 					refuse(seen, failed)
 					continue
 				}
-				if partition == s.counts.Of(m.place()) { // script enqueue compares the due times there
+				if partition == b.counts.Of(m.place()) { // the script enqueue compares the due times in this partition
 					seen.own = held[i].scheduled
 					continue
 				}
@@ -131,7 +133,7 @@ func (s *batchRoute) sightings(ctx context.Context, ms []Message, places map[int
 				case held[i].refuses(m):
 					refuse(seen, twice)
 				case held[i].scheduled:
-					seen.scheduled = append(seen.scheduled, version{partition, held[i].version})
+					seen.scheduled = append(seen.scheduled, storedVersion{partition, held[i].version})
 				case held[i].window > 0:
 					seen.inWindow = twice
 				}
@@ -142,80 +144,84 @@ func (s *batchRoute) sightings(ctx context.Context, ms []Message, places map[int
 	return sightings
 }
 
-// versions notes the versions of the messages in a partition that a message of another partition is to replace.
-func (s *batchRoute) versions(ctx context.Context, partition int, ms []Message,
-	asked []batchMessage, held []holding) error {
+// versions reads the versions of those scheduled messages in a partition that a message of another partition will
+// replace, and sets them in held. It takes one round trip, or none if there are no such messages.
+func (b *batchRoute) versions(ctx context.Context, partition int, ms []Message,
+	asked []batchMessage, held []idState) error {
 	var ids []string
-	var at []int // index in asked
+	var indexes []int // in asked, of each ID
 	for i, one := range asked {
-		m := &ms[one.at]
-		if m.Replace != "" && held[i].scheduled && !held[i].refuses(m) && partition != s.counts.Of(m.place()) {
-			ids, at = append(ids, one.id), append(at, i)
+		m := &ms[one.index]
+		if m.Replace != "" && held[i].scheduled && !held[i].refuses(m) && partition != b.counts.Of(m.place()) {
+			ids, indexes = append(ids, one.id), append(indexes, i)
 		}
 	}
 	if len(ids) == 0 {
 		return nil
 	}
-	p := s.route.p
-	versions, err := lua.Versions(ctx, p.cfg.Client, p.keys(lua.PartitionName(s.route.queue, partition)), ids)
-	for i, is := range versions {
-		h := &held[at[i]]
-		h.version, h.scheduled = is, is != "" // it may have become ready in between
+	p := b.route.producer
+	versions, err := lua.Versions(ctx, p.cfg.Client, p.keys(lua.PartitionName(b.route.queue, partition)), ids)
+	for i, version := range versions {
+		h := &held[indexes[i]]
+		h.version, h.scheduled = version, version != "" // "" = the message has become ready in between
 		if h.scheduled {
-			h.due = is.Due() // it may have been moved or replaced in between
+			h.due = version.Due() // the message may have been moved or replaced in between
 		}
 	}
 	return err
 }
 
-// duplicate returns ErrDuplicate, joined with the reason if the stored message is not as durable as asked. A server
-// only confirms writes: so duplicate writes a token, waits for its durability, and clears it.
+// duplicate returns ErrDuplicate. If the stored message is not as durable as the producer's Durability, it also wraps
+// the reason. A server only confirms the durability of writes. So duplicate writes a token, waits for its durability,
+// and clears the token.
 func (p *Producer) duplicate(ctx context.Context, k lua.Keys) error {
-	if d := p.cfg.Durability; !d.Fsync && d.Replicas == 0 {
+	if !p.cfg.Durability.Waits() {
 		return ErrDuplicate
 	}
 	token := p.newToken()
-	var waited error
-	err := p.harmlessly(ctx, time.Now(), func(ctx context.Context) error {
-		_, err := lua.Enqueue(ctx, p.cfg.Client, k, lua.Token{Name: token, Window: p.window}, nil, p.cfg.Durability)
-		waited, err = setAside(err)
+	var notDurable error
+	err := p.repeatIdempotent(ctx, time.Now(), func(ctx context.Context) error {
+		named := lua.Token{Name: token, Window: p.tokenWindow}
+		_, err := lua.Enqueue(ctx, p.cfg.Client, k, named, nil, p.cfg.Durability)
+		notDurable, err = splitNotDurable(err)
 		return err
 	})
 	if err == nil {
 		// If this fails, the token ends with its window.
 		_, _ = lua.Enqueue(ctx, p.cfg.Client, k, lua.Token{Done: token}, nil, lua.Durability{})
 	}
-	if err = errors.Join(err, waited); err != nil {
+	if err = errors.Join(err, notDurable); err != nil {
 		return fmt.Errorf("%w: %w", ErrDuplicate, err)
 	}
 	return ErrDuplicate
 }
 
-// holding is the state of an ID in one partition.
-type holding struct {
+// idState is the state of an ID in one partition.
+type idState struct {
 	scheduled bool
-	due       int64         // of the scheduled message, Unix ms
+	due       int64         // due time of the scheduled message, Unix ms
 	version   lua.Version   // of the scheduled message; only set if a message of another partition is to replace it
-	window    time.Duration // remaining time of its dedup window; zero = none
-	now       int64         // by the clock of the partition's server, Unix ms
+	window    time.Duration // remaining time of the ID's dedup window; zero = none
+	now       int64         // time of the lookup by the clock of the partition's server, Unix ms
 }
 
 // mayRefuse reports whether a message with the ID may be a duplicate.
-func (h holding) mayRefuse() bool { return h.scheduled || h.window > 0 }
+func (h idState) mayRefuse() bool { return h.scheduled || h.window > 0 }
 
 // refuses reports whether a message with the ID is a duplicate, whatever other partitions hold.
-func (h holding) refuses(m *Message) bool {
+func (h idState) refuses(m *Message) bool {
 	if m.Replace == "" {
 		return h.mayRefuse()
 	}
 	return h.scheduled && !m.mayReplace(h.due, h.now)
 }
 
-// holdsAll is holds for any number of messages.
-func holdsAll(ctx context.Context, c rueidis.Client, k lua.Keys, messages []batchMessage) ([]holding, error) {
-	held := make([]holding, 0, len(messages))
+// lookUpIDs returns the state of the messages' IDs in one partition. It takes a round trip per duplicatesChunk
+// messages.
+func lookUpIDs(ctx context.Context, c rueidis.Client, k lua.Keys, messages []batchMessage) ([]idState, error) {
+	held := make([]idState, 0, len(messages))
 	for chunk := range slices.Chunk(messages, duplicatesChunk) {
-		some, err := holds(ctx, c, k, chunk)
+		some, err := lookUpChunk(ctx, c, k, chunk)
 		if err != nil {
 			return nil, err
 		}
@@ -224,8 +230,8 @@ func holdsAll(ctx context.Context, c rueidis.Client, k lua.Keys, messages []batc
 	return held, nil
 }
 
-// holds returns the state of the messages' IDs in one partition.
-func holds(ctx context.Context, c rueidis.Client, k lua.Keys, messages []batchMessage) ([]holding, error) {
+// lookUpChunk is lookUpIDs for at most duplicatesChunk messages.
+func lookUpChunk(ctx context.Context, c rueidis.Client, k lua.Keys, messages []batchMessage) ([]idState, error) {
 	ids := make([]string, len(messages))
 	for i, m := range messages {
 		ids[i] = m.id
@@ -241,7 +247,7 @@ func holds(ctx context.Context, c rueidis.Client, k lua.Keys, messages []batchMe
 	if err != nil {
 		return nil, lua.Classify("TIME", err)
 	}
-	held := make([]holding, len(ids))
+	held := make([]idState, len(ids))
 	now := clock[0]*1000 + clock[1]/1000
 	for i := range held {
 		held[i].now = now
@@ -278,24 +284,4 @@ func eachScore(reply rueidis.RedisResult, members int, found func(i int, score f
 		found(i, score)
 	}
 	return nil
-}
-
-func (p *Producer) newToken() string { return p.name + "-" + strconv.FormatUint(p.tokens.Add(1), 36) }
-
-// harmlessly is repeat for calls without side effects: its error is never ErrUncertain.
-func (p *Producer) harmlessly(ctx context.Context, since time.Time, try func(context.Context) error) error {
-	var last error
-	_, err := p.repeat(ctx, since, func(ctx context.Context) error {
-		last = try(ctx)
-		return last
-	})
-	switch {
-	case err == nil:
-		return nil
-	case ctx.Err() != nil:
-		return ctx.Err()
-	case errors.Is(last, context.DeadlineExceeded): // repeat's deadline, not the caller's
-		return fmt.Errorf("%w: %v", lua.ErrUnavailable, last)
-	}
-	return last
 }

@@ -10,13 +10,13 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// durability knows whether the server supports the configured durability. The first call asks; concurrent calls share
-// its question.
+// durability remembers whether the server supports the configured durability. The first call asks the server, and
+// concurrent calls share the question.
 type durability struct {
-	known atomic.Bool // the server supports it
+	confirmed atomic.Bool // the server supports the durability, or none is configured
 
-	mu  sync.Mutex
-	now *question // the question in flight
+	mu       sync.Mutex
+	inFlight *question
 }
 
 type question struct {
@@ -24,22 +24,21 @@ type question struct {
 	err      error // read after answered is closed
 }
 
-// canWait refuses a call before anything is sent if the server cannot give the configured durability:
-// lua.ErrUnsupported, lua.ErrDenied. It asks with the context of the call, at each call until the server has confirmed
-// once. If the server cannot be asked now, canWait returns nil: the call goes on, and repeats errors that may pass.
-func (p *Producer) canWait(ctx context.Context) error {
-	d := p.cfg.Durability
-	for !p.durable.known.Load() && (d.Fsync || d.Replicas > 0) {
+// checkDurability returns lua.ErrUnsupported or lua.ErrDenied if the server cannot give the configured durability. Then
+// the call must not send anything. Each call asks, with its own context, until the server has confirmed once. If the
+// server cannot be asked now, checkDurability returns nil: the call then continues, and repeats errors that may pass.
+func (p *Producer) checkDurability(ctx context.Context) error {
+	for !p.durable.confirmed.Load() {
 		p.durable.mu.Lock()
-		q := p.durable.now
-		mine := q == nil
-		if mine {
+		q := p.durable.inFlight
+		isFirst := q == nil
+		if isFirst {
 			q = &question{answered: make(chan struct{})}
-			p.durable.now = q
+			p.durable.inFlight = q
 		}
 		p.durable.mu.Unlock()
-		if mine {
-			p.ask(ctx, q)
+		if isFirst {
+			p.askDurability(ctx, q)
 		}
 		select {
 		case <-q.answered:
@@ -56,23 +55,23 @@ func (p *Producer) canWait(ctx context.Context) error {
 	return nil
 }
 
-// errAskerLeft: the context of the call that asked has ended without an answer. The others ask for themselves.
+// errAskerLeft: the context of the call that asked has ended without an answer. Each of the other calls asks again.
 var errAskerLeft = errors.New("the call that asked has ended")
 
-func (p *Producer) ask(ctx context.Context, q *question) {
-	one, cancel := context.WithTimeout(ctx, tryTimeout)
+func (p *Producer) askDurability(ctx context.Context, q *question) {
+	try, cancel := context.WithTimeout(ctx, tryTimeout)
 	defer cancel()
-	err := lua.CheckDurability(one, p.cfg.Client, p.globals.Queues, p.cfg.Durability)
+	err := lua.CheckDurability(try, p.cfg.Client, p.globals.Queues, p.cfg.Durability)
 	switch {
 	case err == nil:
-		p.durable.known.Store(true)
+		p.durable.confirmed.Store(true)
 	case errors.Is(err, lua.ErrUnsupported) || errors.Is(err, lua.ErrDenied):
 		q.err = fmt.Errorf("durability %s: %w", p.cfg.Durability, err)
 	case ctx.Err() != nil:
 		q.err = errAskerLeft
 	}
 	p.durable.mu.Lock()
-	p.durable.now = nil
+	p.durable.inFlight = nil
 	p.durable.mu.Unlock()
 	close(q.answered)
 }

@@ -12,9 +12,10 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// The question whether the server supports a durability uses the context of one call, and only that call ends with it;
-// the others go on. It was once asked by the constructor, for five seconds that nobody could interrupt.
+// The first call asks whether the server supports the durability, with its own context. If this context ends, only that
+// call must end, and the others go on. Regression: the constructor asked, for five seconds that nobody could interrupt.
 func TestDurabilityIsAskedForWithTheContextOfTheCall(t *testing.T) {
+	redistest.Long(t)
 	t.Parallel()
 	s := redistest.Own(t)
 	p := newProducer(t, s.Client(t), s.Prefix(t), func(c *Config) {
@@ -30,7 +31,7 @@ func TestDurabilityIsAskedForWithTheContextOfTheCall(t *testing.T) {
 	redistest.Eventually(t, 5*time.Second, func() (bool, string) {
 		p.durable.mu.Lock()
 		defer p.durable.mu.Unlock()
-		return p.durable.now != nil, "nobody asks"
+		return p.durable.inFlight != nil, "no call asks the server"
 	})
 	var others sync.WaitGroup
 	for i := range 20 {
@@ -47,14 +48,15 @@ func TestDurabilityIsAskedForWithTheContextOfTheCall(t *testing.T) {
 	}
 	s.Resume()
 	others.Wait()
-	if !p.durable.known.Load() {
+	if !p.durable.confirmed.Load() {
 		t.Error("the answer was forgotten")
 	}
 }
 
-// RetryTimeout counts from the beginning of a call, including the question for the durability. It used to count from
-// the end of the question.
+// RetryTimeout must count from the beginning of a call, including the question for the durability. Regression: it
+// counted from the end of the question.
 func TestRetryTimeoutBeginsBeforeTheDurabilityIsAskedFor(t *testing.T) {
+	redistest.Long(t)
 	t.Parallel()
 	s := redistest.Own(t)
 	p := newProducer(t, s.Client(t), s.Prefix(t), func(c *Config) {
@@ -62,12 +64,12 @@ func TestRetryTimeoutBeginsBeforeTheDurabilityIsAskedFor(t *testing.T) {
 	})
 	s.Stop()
 	hung := &question{answered: make(chan struct{})}
-	p.durable.now = hung
+	p.durable.inFlight = hung
 	time.AfterFunc(2*time.Second, func() {
 		p.durable.mu.Lock()
-		p.durable.now = nil
+		p.durable.inFlight = nil
 		p.durable.mu.Unlock()
-		p.durable.known.Store(true)
+		p.durable.confirmed.Store(true)
 		close(hung.answered)
 	})
 	began := time.Now()

@@ -14,8 +14,9 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// FuzzDoor checks the validation of messages. An accepted message is delivered bit for bit: straight into the stream,
-// through the schedule, and again after a failure. A refusal names field and limit, and leaves nothing behind.
+// FuzzDoor checks the validation of messages. An accepted message must be delivered bit for bit: straight into the
+// stream, through the schedule, and again after a failure. A refusal must name field and limit, and leave nothing
+// behind.
 func FuzzDoor(f *testing.F) {
 	f.Add("order-42", []byte("p"), "trace", "abc", 0, int64(0))
 	f.Add("", []byte{0, 255}, "ü", "<&>\u2028\x00\n\"\\", 3, int64(9_999_999_999_999))
@@ -80,7 +81,7 @@ func FuzzDoor(f *testing.F) {
 				found, err := do("XREADGROUP", "GROUP", "g", "c", "STREAMS", k.Stream, ">").AsXReadSlices()
 				if rueidis.IsRedisNil(err) && d.Dead == 1 && !m.Expires.IsZero() &&
 					m.Expires.Before(time.Now().Add(time.Minute)) {
-					break // expired
+					break // the message has expired
 				}
 				if err != nil || len(found[k.Stream]) != 1 {
 					t.Fatalf("%d entries, %v, drained %+v", len(found[k.Stream]), err, d)

@@ -2,8 +2,10 @@ package producer
 
 import (
 	"context"
+	"math"
 	"runtime"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,76 +20,85 @@ const (
 	maxInFlight        = 2
 	maxInFlightDurably = 16
 
-	worthACommit = 32 // least number of waiting messages for a further commit; also at least as many as are in flight
+	// freshPause is the least time from the Enqueue that succeeds after a refusal of EnqueueFresh to the next
+	// EnqueueFresh.
+	freshPause = 10 * time.Second
+	// afterNextEnqueue is the value of groupCommit.freshFrom from a refusal of EnqueueFresh until an Enqueue succeeds.
+	afterNextEnqueue = math.MaxInt64
+
+	// While a commit is in flight, another one needs at least minFurtherCommit waiting messages: see isWorthACommit.
+	minFurtherCommit = 32
 )
 
-// groupCommit gathers the messages for one partition. They wait here while script calls are in flight, and go out
-// together in the next one. Committers run only while there is something to send.
+// groupCommit gathers the messages for one partition. They wait in it while script calls are in flight, and are sent
+// together in the next call. Committers run only while messages wait.
 type groupCommit struct {
-	p     *Producer
-	queue string
-	route *route
-	keys  lua.Keys
+	producer *Producer
+	route    *route
+	keys     lua.Keys
 
-	stranger atomic.Bool  // the last try failed: the server may be another one, or empty
-	refusing atomic.Bool  // the server has refused EnqueueFresh, and Enqueue has not succeeded since
-	longWay  atomic.Int64 // Unix ms; no EnqueueFresh before that, because it was refused
+	lastFailed atomic.Bool  // the last try failed: a failover may have led to another server, or an empty one
+	freshFrom  atomic.Int64 // Unix ms from which EnqueueFresh may be used; see mayUseFresh
 
 	mu         sync.Mutex
 	waiting    []waiting
 	room       chan struct{} // closed when fewer messages wait; nil = no caller waits for room
 	idle       []*committer
-	running    int
-	inFlight   int         // messages
+	running    int         // number of committers that are not idle
+	inFlight   int         // number of messages that were sent and not answered yet
 	last       *batchCall  // call of the last message that was sent
 	forgetting *time.Timer // fires when nothing was sent for forgetAfter
 }
 
 // committer makes one commit after another.
 type committer struct {
-	done    string // token of its last commit, once the reply has arrived
-	refused bool   // that commit refused messages; their marks stay behind beside its token
+	done string // token of the last commit, once its reply has arrived
+	// refused: the last commit refused messages. The server keeps a record of each refusal with the token, until an
+	// Enqueue clears both.
+	refused bool
 }
 
-func newGroupCommit(p *Producer, partition string) *groupCommit {
-	l := &groupCommit{p: p, queue: partition, keys: p.keys(partition)}
+func newGroupCommit(r *route, partition int) *groupCommit {
+	name := lua.PartitionName(r.queue, partition)
+	g := &groupCommit{producer: r.producer, route: r, keys: r.producer.keys(name)}
 	most := maxInFlight
-	if d := p.cfg.Durability; d.Fsync || d.Replicas > 0 {
+	if r.producer.cfg.Durability.Waits() {
 		most = maxInFlightDurably
 	}
 	for range most {
-		l.idle = append(l.idle, &committer{})
+		g.idle = append(g.idle, &committer{})
 	}
-	return l
+	return g
 }
 
-// add queues messages for a commit, and blocks while too many wait. It generates missing IDs here, so that they are in
-// the order of the commits, and writes them to the results. It answers messages that cannot be added.
-func (g *groupCommit) add(ws []waiting) {
+// add adds messages to the waiting ones, and blocks while too many wait. It generates missing IDs, so that the IDs are
+// in the order of the commits, and writes all IDs to the results. If a message cannot be added, add sets its result.
+func (g *groupCommit) add(messages []waiting) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for i := range ws {
-		w := &ws[i]
+	for i := range messages {
+		message := &messages[i]
 		err := error(nil)
-		for err == nil && len(g.waiting) >= 16*g.p.cfg.MaxCommit {
-			err = g.waitForRoom(w.call.ctx)
+		for err == nil && len(g.waiting) >= 16*g.producer.cfg.MaxCommit {
+			err = g.waitForRoom(message.call.ctx)
 		}
-		if err == nil && w.item.ID == "" {
-			w.item.ID = g.p.cfg.NewID()
-			err = lua.CheckID(w.item.ID)
+		if err == nil && message.item.ID == "" {
+			message.item.ID = g.producer.cfg.NewID()
+			err = lua.CheckID(message.item.ID)
 		}
-		w.call.results[w.at].ID = w.item.ID
+		message.call.results[message.index].ID = message.item.ID
 		if err != nil {
-			w.call.answer(w.at, Result{Receipt{ID: w.item.ID}, wrap("schedule", g.queue, w.item.ID, err)})
+			id := message.item.ID
+			message.call.answer(message.index, Result{Receipt{ID: id}, wrap("schedule", g.route.queue, id, err)})
 			continue
 		}
-		if w.spread > 0 {
-			w.item.When = w.item.When.Later(lua.SpreadOf(w.item.ID, w.spread))
+		if message.spread > 0 {
+			message.item.When = message.item.When.Later(lua.SpreadOf(message.item.ID, message.spread))
 		}
 		if g.waiting == nil {
-			g.waiting = make([]waiting, 0, len(ws)-i)
+			g.waiting = make([]waiting, 0, len(messages)-i)
 		}
-		g.waiting = append(g.waiting, *w)
+		g.waiting = append(g.waiting, *message)
 	}
 }
 
@@ -105,12 +116,238 @@ func (g *groupCommit) waitForRoom(ctx context.Context) error {
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-g.p.closed:
+	case <-g.producer.closed:
 		return ErrClosed
 	}
 }
 
-// start runs a committer if a commit is worth it.
+// commitInCaller makes the next commits in the caller's goroutine while they hold only messages of its call. This saves
+// two goroutine switches. If messages of other calls wait as well, or the context of the call can end, a committer's
+// goroutine makes the commits instead, because a caller that commits could not return when its context ends.
+func (g *groupCommit) commitInCaller(own *batchCall) {
+	g.mu.Lock()
+	n := len(g.waiting)
+	onlyOwnWait := n > 0 && g.waiting[0].call == own && g.waiting[n-1].call == own
+	mayCommit := onlyOwnWait && g.inFlight == 0 && len(g.idle) > 0 && own.ctx.Done() == nil
+	if !mayCommit {
+		defer g.mu.Unlock()
+		g.startLocked()
+		return
+	}
+	c := g.idle[len(g.idle)-1]
+	g.idle = g.idle[:len(g.idle)-1]
+	g.running++
+	g.mu.Unlock()
+	for batch := g.nextBatch(c, 0); batch != nil; {
+		g.commit(c, batch)
+		if g.handOver(c, own, len(batch)) {
+			return
+		}
+		batch = g.nextBatch(c, len(batch))
+	}
+}
+
+// handOver makes the committer idle if the next waiting message belongs to another call, and starts a goroutine for
+// that message. answered is the number of messages in the commit that was just answered. If no message waits, or the
+// next one belongs to the call own, handOver returns false: then nextBatch makes the committer idle, or returns the
+// next batch.
+func (g *groupCommit) handOver(c *committer, own *batchCall, answered int) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.waiting) == 0 || g.waiting[0].call == own {
+		return false
+	}
+	g.inFlight -= answered
+	g.idle = append(g.idle, c)
+	g.running--
+	g.startLocked()
+	return true
+}
+
+// nextBatch returns the messages of the next commit. answered is the number of messages in the commit that was just
+// answered. If no commit should be made now, nextBatch makes the committer idle and returns nil.
+func (g *groupCommit) nextBatch(c *committer, answered int) []waiting {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.inFlight -= answered
+	if !g.isWorthACommit() {
+		g.makeIdle(c)
+		return nil
+	}
+	n := g.commitSize()
+	batch := g.waiting[:n:n]
+	g.waiting = g.waiting[n:]
+	g.inFlight += n
+	g.last = batch[n-1].call
+	if g.room != nil {
+		close(g.room)
+		g.room = nil
+	}
+	return batch
+}
+
+// isWorthACommit reports whether the waiting messages should be sent now. If nothing is in flight, they should. While a
+// commit is in flight, they should only if there are many, at least as many as are in flight. They also must not
+// continue the call of the last message that was sent, because the messages of a call are stored in order.
+func (g *groupCommit) isWorthACommit() bool {
+	n := len(g.waiting)
+	if g.inFlight == 0 {
+		return n > 0
+	}
+	return n >= max(minFurtherCommit, g.inFlight) && g.waiting[0].call != g.last
+}
+
+// commitSize returns the number of messages in the next commit. It splits the messages of a call only if they do not
+// fit into one commit, because the second part must wait for the answer to the first.
+func (g *groupCommit) commitSize() int {
+	n := g.fitting(g.waiting)
+	if n == len(g.waiting) || g.waiting[n].call != g.waiting[n-1].call {
+		return n
+	}
+	first := n - 1
+	for first > 0 && g.waiting[first-1].call == g.waiting[n].call {
+		first--
+	}
+	// If the call that would be split fits into a commit of its own, leave all of its messages for the next commit.
+	fromCall := g.waiting[first:]
+	fit := g.fitting(fromCall)
+	callFits := fit == len(fromCall) || fromCall[fit].call != fromCall[0].call
+	if first > 0 && callFits {
+		return first
+	}
+	return n
+}
+
+// fitting returns how many messages fit into one commit, at least one.
+func (g *groupCommit) fitting(waiting []waiting) int {
+	n, bytes := 0, 0
+	for n < len(waiting) && n < g.producer.cfg.MaxCommit {
+		bytes += itemSize(&waiting[n].item)
+		if n > 0 && bytes > g.producer.cfg.MaxCommitBytes {
+			break
+		}
+		n++
+	}
+	return n
+}
+
+// commit sends messages in one script call, and sets the result of each. It does not send messages whose context has
+// ended.
+func (g *groupCommit) commit(c *committer, batch []waiting) {
+	batch = slices.DeleteFunc(batch, func(w waiting) bool {
+		err := w.call.ctx.Err()
+		if err != nil {
+			w.call.answer(w.index, Result{Receipt{ID: w.item.ID}, wrap("schedule", g.route.queue, w.item.ID, err)})
+		}
+		return err != nil
+	})
+	if len(batch) == 0 {
+		return
+	}
+	items := make([]lua.Item, len(batch))
+	for i, w := range batch {
+		items[i] = w.item
+	}
+	receipts, notDurable, err := g.send(c, items, batch[0].since)
+	g.reportOutcomes(receipts, err)
+	answerAll(batch, func(i int) Result {
+		id := batch[i].item.ID
+		r := Result{Receipt: Receipt{ID: id}, Err: err}
+		if err == nil {
+			r = result(id, receipts[i], notDurable)
+		}
+		r.Err = wrap("schedule", g.route.queue, id, r.Err)
+		return r
+	})
+}
+
+// send makes one enqueue call, and repeats it with the same token if the reply was lost. It ignores the contexts of
+// callers. notDurable is set if the commit was stored but is not as durable as the producer's Durability.
+//
+// The committer's next commit clears the token, but only if no try failed after it was sent. A failed try that is still
+// in flight must find the token, because it would otherwise store everything again. Such a token ends with its window.
+func (g *groupCommit) send(c *committer, items []lua.Item,
+	since time.Time) (receipts []lua.Receipt, notDurable, err error) {
+	token := lua.Token{Name: g.producer.newToken(), Done: c.done, Window: g.producer.tokenWindow}
+	clean, err := g.producer.repeat(context.Background(), since, func(ctx context.Context) error {
+		g.register(ctx)
+		var err error
+		receipts, err = g.enqueue(ctx, c, token, items)
+		notDurable, err = splitNotDurable(err)
+		g.lastFailed.Store(err != nil)
+		return err
+	})
+	c.done, c.refused = "", false
+	if clean && err == nil {
+		c.done = token.Name
+		c.refused = slices.ContainsFunc(receipts, func(r lua.Receipt) bool { return r.Verdict <= lua.Duplicate })
+	}
+	return receipts, notDurable, err
+}
+
+// newToken returns a name that no other commit has.
+func (p *Producer) newToken() string { return p.name + "-" + strconv.FormatUint(p.tokens.Add(1), 36) }
+
+// register starts to register the queue, and to read its partition counts, if it is time for that. It waits for the
+// answer only if the last try failed.
+func (g *groupCommit) register(ctx context.Context) {
+	if g.lastFailed.Load() {
+		_ = g.route.askRegistry(ctx)
+	} else {
+		g.route.beginInquiryIfDue(time.Now())
+	}
+}
+
+// enqueue makes one try of a commit, by EnqueueFresh or Enqueue: see mayUseFresh. If EnqueueFresh refuses the messages,
+// enqueue sends them by Enqueue, because Enqueue refuses less.
+func (g *groupCommit) enqueue(ctx context.Context, c *committer, token lua.Token,
+	items []lua.Item) ([]lua.Receipt, error) {
+	cfg, now := &g.producer.cfg, time.Now()
+	if g.mayUseFresh(c, items, now) {
+		receipts, err := lua.EnqueueFresh(ctx, cfg.Client, g.keys, token, items)
+		if err == nil || lua.Ambiguous(err) || lua.Temporary(err) {
+			return receipts, err
+		}
+		g.freshFrom.Store(afterNextEnqueue)
+	}
+	receipts, err := lua.Enqueue(ctx, cfg.Client, g.keys, token, items, cfg.Durability)
+	if err == nil && g.freshFrom.Load() == afterNextEnqueue {
+		g.freshFrom.Store(now.Add(freshPause).UnixMilli())
+	}
+	return receipts, err
+}
+
+// mayUseFresh reports whether a commit uses EnqueueFresh, which costs the server half as much as Enqueue. One of these
+// conditions is enough to need Enqueue:
+//
+//   - The producer waits for a durability. The wait must use the same connection as the script.
+//   - A message has a chosen ID, has no payload, or is due.
+//   - The committer's last commit refused messages. Only Enqueue clears the records of these refusals.
+//   - The server has refused EnqueueFresh. A refused EnqueueFresh may leave payloads on the server, and if Enqueue is
+//     refused as well, nothing uses them. So EnqueueFresh is not tried again before Enqueue has succeeded and
+//     freshPause has passed.
+func (g *groupCommit) mayUseFresh(c *committer, items []lua.Item, now time.Time) bool {
+	return !g.producer.cfg.Durability.Waits() && !c.refused && now.UnixMilli() >= g.freshFrom.Load() &&
+		lua.AllFresh(items, now)
+}
+
+// reportOutcomes reports the outcomes of a commit to the observer.
+func (g *groupCommit) reportOutcomes(receipts []lua.Receipt, err error) {
+	if g.route.series == nil || err != nil {
+		return
+	}
+	var by [lua.Replaced + 1]int
+	for _, r := range receipts {
+		if r.Verdict >= 0 && int(r.Verdict) < len(by) {
+			by[r.Verdict]++
+		}
+	}
+	g.route.report(observe.Duplicate, by[lua.Duplicate])
+	g.route.report(observe.Enqueued, by[lua.Scheduled]+by[lua.Ready]+by[lua.Repeated]+by[lua.Replaced])
+	g.route.report(observe.EnqueuedReady, by[lua.Ready])
+}
+
+// start starts a committer if a commit should be made now.
 func (g *groupCommit) start() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -124,132 +361,31 @@ func (g *groupCommit) startLocked() {
 	c := g.idle[len(g.idle)-1]
 	g.idle = g.idle[:len(g.idle)-1]
 	g.running++
-	g.p.busy.Add(1) // the caller's own count keeps it above zero
+	g.producer.busy.Add(1) // busy is above zero already, because the caller is counted
 	go g.run(c)
 }
 
-// lead makes the next commits in the caller's goroutine, as long as they only hold messages of its call. This saves two
-// goroutine switches. A caller whose context may end never leads, because it could not return early.
-func (g *groupCommit) lead(own *batchCall) {
-	g.mu.Lock()
-	alone := g.inFlight == 0 && len(g.idle) > 0 && own.ctx.Done() == nil && len(g.waiting) > 0 &&
-		g.waiting[0].call == own && g.waiting[len(g.waiting)-1].call == own
-	if !alone {
-		defer g.mu.Unlock()
-		g.startLocked()
-		return
-	}
-	c := g.idle[len(g.idle)-1]
-	g.idle = g.idle[:len(g.idle)-1]
-	g.running++
-	g.mu.Unlock()
-	for batch := g.nextBatch(c, 0); batch != nil; {
-		g.commit(c, batch)
-		if g.handOn(c, own, len(batch)) {
-			return
-		}
-		batch = g.nextBatch(c, len(batch))
-	}
-}
-
-// handOn releases a committer that has no messages of the call left to send. It returns false if it has some left.
-func (g *groupCommit) handOn(c *committer, own *batchCall, answered int) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if len(g.waiting) == 0 || g.waiting[0].call == own {
-		return false // nextBatch ends the term, or goes on
-	}
-	g.inFlight -= answered
-	g.idle = append(g.idle, c)
-	g.running--
-	g.startLocked()
-	return true
-}
-
-// isWorthACommit reports whether the waiting messages should be sent now: always if nothing is in flight; else only if
-// they are many, and do not continue a call whose messages are in flight, because those go out in order.
-func (g *groupCommit) isWorthACommit() bool {
-	n := len(g.waiting)
-	if g.inFlight == 0 {
-		return n > 0
-	}
-	return n >= max(worthACommit, g.inFlight) && g.waiting[0].call != g.last
-}
-
 func (g *groupCommit) run(c *committer) {
-	defer g.p.busy.Done()
+	defer g.producer.busy.Done()
 	for batch := g.nextBatch(c, 0); batch != nil; batch = g.nextBatch(c, len(batch)) {
 		g.commit(c, batch)
-		runtime.Gosched() // callers that just got their answer may add more to the same commit
+		runtime.Gosched() // lets callers that just got their answer add messages to the next commit
 	}
 }
 
-// nextBatch returns the messages of the next commit, after a commit of this many was answered. If there are none, it
-// ends the committer's term.
-func (g *groupCommit) nextBatch(c *committer, answered int) []waiting {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.inFlight -= answered
-	if !g.isWorthACommit() {
-		g.endTerm(c)
-		return nil
-	}
-	n := g.size()
-	batch := g.waiting[:n:n]
-	g.waiting = g.waiting[n:]
-	g.inFlight += n
-	g.last = batch[n-1].call
-	if g.room != nil {
-		close(g.room)
-		g.room = nil
-	}
-	return batch
-}
-
-// size returns the number of messages in the next commit. It splits the messages of a call only if they do not fit into
-// one commit: the second part must wait for the answer to the first.
-func (g *groupCommit) size() int {
-	n := g.fitting(g.waiting)
-	if n == len(g.waiting) || g.waiting[n].call != g.waiting[n-1].call {
-		return n
-	}
-	first := n - 1
-	for first > 0 && g.waiting[first-1].call == g.waiting[n].call {
-		first--
-	}
-	whole := g.waiting[first:]
-	if fit := g.fitting(whole); first > 0 && (fit == len(whole) || whole[fit].call != whole[0].call) {
-		return first
-	}
-	return n
-}
-
-// fitting returns how many messages fit into one commit, at least one.
-func (g *groupCommit) fitting(waiting []waiting) int {
-	n, bytes := 0, 0
-	for n < len(waiting) && n < g.p.cfg.MaxCommit {
-		bytes += itemSize(&waiting[n].item)
-		if n > 0 && bytes > g.p.cfg.MaxCommitBytes {
-			break
-		}
-		n++
-	}
-	return n
-}
-
-// endTerm ends a committer's term.
-func (g *groupCommit) endTerm(c *committer) {
+// makeIdle adds a committer to the idle ones.
+func (g *groupCommit) makeIdle(c *committer) {
 	g.idle = append(g.idle, c)
 	if g.running--; g.running > 0 {
 		return
 	}
-	g.waiting, g.last = nil, nil
+	g.waiting, g.last = nil, nil // no committer runs, so no message is in flight or waits: this only frees memory
 	if slices.ContainsFunc(g.idle, func(c *committer) bool { return c.done != "" }) {
 		g.forgetSoon()
 	}
 }
 
-// forgetSoon clears the last tokens after forgetAfter, unless a further commit clears them: an idle queue holds none.
+// forgetSoon clears the committers' tokens after forgetAfter, so that an idle queue holds none.
 func (g *groupCommit) forgetSoon() {
 	if g.forgetting == nil {
 		g.forgetting = time.AfterFunc(forgetAfter, g.forget)
@@ -258,12 +394,12 @@ func (g *groupCommit) forgetSoon() {
 	}
 }
 
-// forget clears the tokens of all committers. None of them commits meanwhile.
+// forget clears the tokens of all committers. It takes them off the idle list meanwhile, so that none makes a commit.
 func (g *groupCommit) forget() {
-	if !g.p.begin() {
-		return // Close clears them
+	if !g.producer.begin() {
+		return // Close clears the tokens
 	}
-	defer g.p.busy.Done()
+	defer g.producer.busy.Done()
 	g.mu.Lock()
 	if g.running > 0 {
 		g.mu.Unlock()
@@ -285,101 +421,8 @@ func (g *groupCommit) forget() {
 func (g *groupCommit) clear(ctx context.Context, all []*committer) {
 	for _, c := range all {
 		if c.done != "" && ctx.Err() == nil {
-			_, _ = lua.Enqueue(ctx, g.p.cfg.Client, g.keys, lua.Token{Done: c.done}, nil, lua.Durability{})
+			_, _ = lua.Enqueue(ctx, g.producer.cfg.Client, g.keys, lua.Token{Done: c.done}, nil, lua.Durability{})
 		}
 		c.done = ""
 	}
-}
-
-// commit sends messages in one script call, and gives each its result. It does not send messages whose callers have
-// left.
-func (g *groupCommit) commit(c *committer, batch []waiting) {
-	batch = slices.DeleteFunc(batch, func(w waiting) bool {
-		err := w.call.ctx.Err()
-		if err != nil {
-			w.call.answer(w.at, Result{Receipt{ID: w.item.ID}, wrap("schedule", g.queue, w.item.ID, err)})
-		}
-		return err != nil
-	})
-	if len(batch) == 0 {
-		return
-	}
-	items := make([]lua.Item, len(batch))
-	for i, w := range batch {
-		items[i] = w.item
-	}
-	receipts, waited, err := g.send(c, items, batch[0].since)
-	g.tell(receipts, err)
-	answerAll(batch, func(i int) Result {
-		id := batch[i].item.ID
-		r := Result{Receipt: Receipt{ID: id}, Err: err}
-		if err == nil {
-			r = result(id, receipts[i], waited)
-		}
-		r.Err = wrap("schedule", g.queue, id, r.Err)
-		return r
-	})
-}
-
-// tell reports the outcomes of a commit to the observer.
-func (g *groupCommit) tell(receipts []lua.Receipt, err error) {
-	if g.route.tell == nil || err != nil {
-		return
-	}
-	var by [lua.Replaced + 1]int
-	for _, r := range receipts {
-		if r.Verdict >= 0 && int(r.Verdict) < len(by) {
-			by[r.Verdict]++
-		}
-	}
-	g.route.told(observe.Duplicate, by[lua.Duplicate])
-	g.route.told(observe.Enqueued, by[lua.Scheduled]+by[lua.Ready]+by[lua.Repeated]+by[lua.Replaced])
-	g.route.told(observe.EnqueuedReady, by[lua.Ready])
-}
-
-// send makes one enqueue call, repeated under its token if the reply was lost. It ignores the contexts of callers.
-// waited is set if the commit was stored but is not as durable as asked.
-//
-// The committer's next commit clears the token, but only after a single clean try. An earlier try that is still in
-// flight must find the token: otherwise it would store everything again. Such a token ends with its window.
-func (g *groupCommit) send(c *committer, items []lua.Item, since time.Time) (receipts []lua.Receipt, waited, err error) {
-	token := lua.Token{
-		Name: g.p.newToken(),
-		Done: c.done, Window: g.p.window,
-	}
-	clean, err := g.p.repeat(context.Background(), since, func(ctx context.Context) error {
-		g.register(ctx)
-		var err error
-		receipts, err = g.take(ctx, c, token, items)
-		waited, err = setAside(err)
-		g.stranger.Store(err != nil)
-		return err
-	})
-	c.done, c.refused = "", false
-	if clean && err == nil {
-		c.done = token.Name
-		c.refused = slices.ContainsFunc(receipts, func(r lua.Receipt) bool { return r.Verdict <= lua.Duplicate })
-	}
-	return receipts, waited, err
-}
-
-// take makes one try of a commit. It uses EnqueueFresh where possible, at half the server's cost. If EnqueueFresh
-// refuses, take calls Enqueue, which refuses less. The following commits also use Enqueue, until longWayFor after it
-// first succeeded: a commit that both refuse leaves its payloads behind.
-func (g *groupCommit) take(ctx context.Context, c *committer, token lua.Token, items []lua.Item) ([]lua.Receipt, error) {
-	now, d := time.Now(), g.p.cfg.Durability
-	short := !c.refused && !g.refusing.Load() && now.UnixMilli() >= g.longWay.Load()
-	if short && !d.Fsync && d.Replicas == 0 && lua.AllFresh(items, now) {
-		receipts, err := lua.EnqueueFresh(ctx, g.p.cfg.Client, g.keys, token, items)
-		if err == nil || lua.Ambiguous(err) || lua.Temporary(err) {
-			return receipts, err
-		}
-		g.refusing.Store(true)
-	}
-	receipts, err := lua.Enqueue(ctx, g.p.cfg.Client, g.keys, token, items, d)
-	if err == nil && g.refusing.Load() {
-		g.longWay.Store(now.Add(longWayFor).UnixMilli())
-		g.refusing.Store(false)
-	}
-	return receipts, err
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
+// Messages of many callers must be stored in few script calls, and the messages of each caller must keep their order.
 func TestConcurrentCallersShareCommits(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t)
@@ -66,6 +67,7 @@ func TestConcurrentCallersShareCommits(t *testing.T) {
 	}
 }
 
+// A commit must have at most MaxCommit messages and about MaxCommitBytes, but at least one message.
 func TestCommitsAreBounded(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -80,7 +82,7 @@ func TestCommitsAreBounded(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			cfg := Config{}.withDefaults()
 			c.change(&cfg)
-			l := newGroupCommit(&Producer{cfg: cfg}, "q")
+			l := newGroupCommit(newRoute(&Producer{cfg: cfg}, "q"), 0)
 			for i, n := range c.sizes {
 				w := waiting{call: newBatchCall(t.Context(), 1), item: lua.Item{ID: fmt.Sprint(i), Payload: make([]byte, n)}}
 				l.add([]waiting{w})
@@ -97,9 +99,8 @@ func TestCommitsAreBounded(t *testing.T) {
 	}
 }
 
-// A second commit goes out beside the first if it is worth it, and a third does not. The end of a call does not
-// overtake its own messages in flight. Calls that fit into a commit are not split: the second part would have to wait
-// for the first one.
+// The messages of a call that fits into a commit must not be split, because the second part would have to wait for the
+// first one. Each number is the number of messages of a call, or of a commit; a commit takes at most 10.
 func TestCommitCutsNoCallThatFits(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ calls, want []int }{
@@ -107,7 +108,7 @@ func TestCommitCutsNoCallThatFits(t *testing.T) {
 		{[]int{4, 10, 1}, []int{4, 10, 1}}, {[]int{4, 11, 1}, []int{10, 6}}, {[]int{1, 1, 9}, []int{2, 9}},
 		{[]int{30, 4, 8}, []int{10, 10, 10, 4, 8}},
 	} {
-		g := &groupCommit{p: &Producer{cfg: Config{MaxCommit: 10, MaxCommitBytes: 1 << 20}}}
+		g := &groupCommit{producer: &Producer{cfg: Config{MaxCommit: 10, MaxCommitBytes: 1 << 20}}}
 		for _, n := range c.calls {
 			call := newBatchCall(t.Context(), n)
 			for range n {
@@ -116,17 +117,19 @@ func TestCommitCutsNoCallThatFits(t *testing.T) {
 		}
 		var got []int
 		for len(g.waiting) > 0 {
-			n := g.size()
+			n := g.commitSize()
 			got, g.waiting = append(got, n), g.waiting[n:]
 		}
 		redistest.Want(t, fmt.Sprint("commits of ", c.calls), fmt.Sprint(got), fmt.Sprint(c.want))
 	}
 }
 
+// A second commit must go out beside the first only if enough messages wait, and a third must not. The end of a call
+// must not overtake its own messages that are in flight.
 func TestCommitsInFlight(t *testing.T) {
 	t.Parallel()
 	cfg := Config{}.withDefaults()
-	l := newGroupCommit(&Producer{cfg: cfg}, "q")
+	l := newGroupCommit(newRoute(&Producer{cfg: cfg}, "q"), 0)
 	add := func(c *batchCall, n int) {
 		t.Helper()
 		for i := range n {
@@ -134,37 +137,37 @@ func TestCommitsInFlight(t *testing.T) {
 		}
 	}
 	one := func() *batchCall { return newBatchCall(t.Context(), 1) }
-	expect := func(what string, worth bool) {
+	wantWorth := func(what string, worth bool) {
 		t.Helper()
 		if l.isWorthACommit() != worth {
 			t.Errorf("%s: worth a commit is %t, with %d waiting and %d in flight", what, !worth, len(l.waiting), l.inFlight)
 		}
 	}
-	expect("nothing waits", false)
+	wantWorth("nothing waits", false)
 	add(one(), 1)
-	expect("one waits and nothing is on its way", true)
+	wantWorth("one waits and nothing is in flight", true)
 	l.running = 2
 	l.nextBatch(&committer{}, 0)
-	add(one(), worthACommit-1)
-	expect("few wait", false)
+	add(one(), minFurtherCommit-1)
+	wantWorth("few wait", false)
 	add(one(), 1)
-	expect("many wait", true)
+	wantWorth("many wait", true)
 	batch := one()
-	add(batch, cfg.MaxCommit+worthACommit) // more than fits into a commit
+	add(batch, cfg.MaxCommit+minFurtherCommit) // more than fits into a commit
 	l.nextBatch(&committer{}, 0)
-	expect("the rest of a batch waits behind its beginning", false)
+	wantWorth("the end of a batch waits behind its beginning", false)
 	l.nextBatch(&committer{}, 1)
-	if l.inFlight != cfg.MaxCommit || len(l.waiting) != 2*worthACommit {
+	if l.inFlight != cfg.MaxCommit || len(l.waiting) != 2*minFurtherCommit {
 		t.Errorf("%d in flight, %d waiting", l.inFlight, len(l.waiting))
 	}
-	if n := len(newGroupCommit(&Producer{cfg: cfg}, "q").idle); n != maxInFlight {
+	if n := len(newGroupCommit(newRoute(&Producer{cfg: cfg}, "q"), 0).idle); n != maxInFlight {
 		t.Errorf("%d commits at once", n)
 	}
 }
 
-// A connection that dies after the server has run the script leaves the caller without a reply. The commit is repeated
-// under its token: nothing is stored twice, not even entries of the stream, and each message has the verdict of the
-// first try.
+// If a connection dies after the server has run the script, the caller has no reply. The producer repeats the commit
+// under its token: nothing may be stored twice, not even entries of the stream, and each message must get the verdict
+// of the first try.
 func TestLostReplyIsRepeatedWithoutDuplicates(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -201,7 +204,7 @@ func TestLostReplyIsRepeatedWithoutDuplicates(t *testing.T) {
 	})
 }
 
-// multis counts requests of several commands.
+// multis is a client that counts requests of several commands.
 type multis struct {
 	rueidis.Client
 	n atomic.Int64
@@ -212,13 +215,14 @@ func (m *multis) DoMulti(ctx context.Context, cmds ...rueidis.Completed) []rueid
 	return m.Client.DoMulti(ctx, cmds...)
 }
 
-// deaf loses the replies to its first request of several commands, and runs between before the repeat.
-type deaf struct {
+// losesFirstReplies is a client that loses the replies to its first request of several commands, and runs meanwhile
+// before the request is repeated.
+type losesFirstReplies struct {
 	multis
 	meanwhile func()
 }
 
-func (d *deaf) DoMulti(ctx context.Context, cmds ...rueidis.Completed) []rueidis.RedisResult {
+func (d *losesFirstReplies) DoMulti(ctx context.Context, cmds ...rueidis.Completed) []rueidis.RedisResult {
 	replies := d.multis.DoMulti(ctx, cmds...)
 	if d.n.Load() == 1 {
 		d.meanwhile()
@@ -229,14 +233,15 @@ func (d *deaf) DoMulti(ctx context.Context, cmds ...rueidis.Completed) []rueidis
 	return replies
 }
 
-// A message that is delivered before its lost reply is asked for again is not delivered once more.
+// If the reply to a commit is lost, and its message is delivered before the commit is repeated, the message must not be
+// stored once more.
 func TestLostReplyOfAMessageThatIsDeliveredMeanwhile(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		c, prefix, queue := s.Client(t), s.Prefix(t), redistest.Queue(t)
 		k := lua.NewKeys(prefix, queue)
 		queuetest.Do(t, c, "SCRIPT", "LOAD", lua.Source("enqueue_fresh"))
-		p := newProducer(t, &deaf{multis{Client: c}, func() {
+		p := newProducer(t, &losesFirstReplies{multis{Client: c}, func() {
 			queuetest.Do(t, c, "EVAL", "return redis.call('ZINCRBY', KEYS[1], -4e12, redis.call('ZRANGE', KEYS[1], 0, 0)[1])", "1", k.Due)
 			if d, err := lua.Drain(t.Context(), c, k, 10, 1<<20); err != nil || d.Moved != 1 {
 				t.Errorf("drained %+v, %v", d, err)
@@ -245,14 +250,14 @@ func TestLostReplyOfAMessageThatIsDeliveredMeanwhile(t *testing.T) {
 		if _, err := p.Schedule(t.Context(), queue, Message{Payload: []byte("p"), Delay: time.Hour}); err != nil {
 			t.Fatal(err)
 		}
-		redistest.Want(t, "scheduled once more", queuetest.Integer(t, c, "ZCARD", k.Due), 0)
+		redistest.Want(t, "messages scheduled once more", queuetest.Integer(t, c, "ZCARD", k.Due), 0)
 		redistest.Want(t, "payloads left", queuetest.Integer(t, c, "HLEN", k.Payload), 0)
-		redistest.Want(t, "delivered", queuetest.Integer(t, c, "XLEN", k.Stream), 1)
+		redistest.Want(t, "messages delivered", queuetest.Integer(t, c, "XLEN", k.Stream), 1)
 	})
 }
 
-// If the server refuses the cheaper kind of commit, here because the user's permissions are older than it, this commit
-// and the following ones use the other kind.
+// If the server refuses the cheaper kind of commit, here because the permissions of the user are older than it, this
+// commit and the following ones must use the other kind.
 func TestCommitIsMadeTheWayThatTheServerAllows(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t)
@@ -266,12 +271,12 @@ func TestCommitIsMadeTheWayThatTheServerAllows(t *testing.T) {
 		}
 		redistest.Want(t, "scheduled", queuetest.Integer(t, admin, "ZCARD", k.Due), int64(i+1))
 		redistest.Want(t, "payloads", queuetest.Integer(t, admin, "HLEN", k.Payload), int64(i+1))
-		redistest.Want(t, "tries of the cheaper way", c.n.Load(), 1)
+		redistest.Want(t, "tries of the cheaper kind", c.n.Load(), 1)
 	}
 }
 
-// Refusals of a commit are remembered beside its token, and deleted by the next commit, even if that has fresh messages
-// only.
+// The refusals of a commit are remembered beside its token. The next commit must delete them, even if it has only
+// messages with generated IDs.
 func TestNextCommitForgetsWhatTheOneBeforeRefused(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
@@ -287,8 +292,8 @@ func TestNextCommitForgetsWhatTheOneBeforeRefused(t *testing.T) {
 	redistest.Want(t, "tokens and marks", queuetest.Integer(t, c, "ZCARD", k.Seen), 1)
 }
 
-// A commit that is refused both ways leaves its payloads behind, and if the schedule's key has another type no sweep
-// deletes them. So the cheaper kind is not tried again before the server has accepted a commit.
+// A commit that is refused in both kinds leaves its payloads behind, and if the key of the schedule has another type,
+// no sweep deletes them. So the cheaper kind must not be tried again before the server has accepted a commit.
 func TestRefusedCommitsDoNotFillTheServer(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
@@ -298,7 +303,9 @@ func TestRefusedCommitsDoNotFillTheServer(t *testing.T) {
 	schedule := func() error {
 		_, err := p.Schedule(t.Context(), queue, Message{Payload: []byte("p"), Delay: time.Hour})
 		for _, g := range p.routes[queue].commits {
-			g.longWay.Add(-time.Hour.Milliseconds()) // simulates the time passing
+			if g.freshFrom.Load() != afterNextEnqueue {
+				g.freshFrom.Store(0) // simulates the time passing
+			}
 		}
 		return err
 	}
@@ -315,9 +322,11 @@ func TestRefusedCommitsDoNotFillTheServer(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	redistest.Want(t, "tries of the cheaper way, one of them after the server took a commit", c.n.Load(), 2)
+	redistest.Want(t, "tries of the cheaper kind, one before and one after", c.n.Load(), 2)
 }
 
+// After a lost reply a repeat of Cancel finds nothing, and cannot tell whether the first try cancelled the message: the
+// error must be ErrUncertain. A repeat of Reschedule finds the message, so its answer must be definite.
 func TestLostReplyLeavesCancelUncertainAndRescheduleDone(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
@@ -328,7 +337,7 @@ func TestLostReplyLeavesCancelUncertainAndRescheduleDone(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if done, err := p.Cancel(t.Context(), queue, "nobody"); done || err != nil { // now the server knows the script
+	if done, err := p.Cancel(t.Context(), queue, "nobody"); done || err != nil { // loads the script
 		t.Fatal(done, err)
 	}
 	if _, err := p.Reschedule(t.Context(), queue, "a", time.Hour, time.Time{}); err != nil {
@@ -347,6 +356,7 @@ func TestLostReplyLeavesCancelUncertainAndRescheduleDone(t *testing.T) {
 	}
 }
 
+// A call must be repeated while the server is away, for RetryTimeout. Without a RetryTimeout (-1) it must fail at once.
 func TestServerAwayIsRepeatedForTheRetryTimeout(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t)
@@ -360,7 +370,7 @@ func TestServerAwayIsRepeatedForTheRetryTimeout(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Stop()
-	// the broken connections may leave it uncertain; then it is certain
+	// A call on a connection that breaks may end with ErrUncertain. Wait until a call fails without a connection.
 	redistest.Eventually(t, 5*time.Second, func() (bool, string) {
 		_, err := hasty.Schedule(t.Context(), queue, Message{})
 		return errors.Is(err, lua.ErrUnavailable) && !errors.Is(err, ErrUncertain), fmt.Sprint(err)
@@ -376,6 +386,8 @@ func TestServerAwayIsRepeatedForTheRetryTimeout(t *testing.T) {
 	}
 }
 
+// Callers share commits. If the context of one caller ends, its message must not be sent later, and the others must not
+// notice.
 func TestCallersContextEndsAlone(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
@@ -400,7 +412,7 @@ func TestCallersContextEndsAlone(t *testing.T) {
 		}()
 		return answer
 	}
-	waits := func(n int) {
+	waitUntilWaiting := func(n int) {
 		t.Helper()
 		l := p.routes[queue].groupCommit(0)
 		redistest.Eventually(t, 5*time.Second, func() (bool, string) {
@@ -411,11 +423,11 @@ func TestCallersContextEndsAlone(t *testing.T) {
 	}
 	gone, leave := context.WithCancel(t.Context())
 	sent := schedule(gone, "sent") // its commit is in flight
-	waits(0)
+	waitUntilWaiting(0)
 	unsent := schedule(gone, "unsent")
-	waits(1)
+	waitUntilWaiting(1)
 	stays := schedule(t.Context(), "stays")
-	waits(2)
+	waitUntilWaiting(2)
 	leave()
 	for name, answer := range map[string]chan error{"sent": sent, "unsent": unsent} {
 		if err := <-answer; !errors.Is(err, context.Canceled) || !errors.Is(err, ErrUncertain) {
@@ -434,12 +446,14 @@ func TestCallersContextEndsAlone(t *testing.T) {
 	}
 }
 
+// A producer keeps a limited number of messages that wait for a commit. Further callers must wait until there is room,
+// or until their context ends.
 func TestFullLineBlocksUntilTheContextEnds(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
 	prefix, queue, proxy := s.Prefix(t), redistest.Queue(t), s.Proxy(t)
 	p := newProducer(t, proxy.Client(t), prefix, func(c *Config) { c.MaxCommit, c.RetryTimeout = 1, -1 })
-	if _, err := p.Schedule(t.Context(), queue, Message{}); err != nil { // now it knows the partitions
+	if _, err := p.Schedule(t.Context(), queue, Message{}); err != nil { // reads the partitions
 		t.Fatal(err)
 	}
 	proxy.Stall(true)
@@ -449,21 +463,22 @@ func TestFullLineBlocksUntilTheContextEnds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	open := 0
+	uncertain := 0
 	for i, r := range results {
 		if !errors.Is(r.Err, context.DeadlineExceeded) {
 			t.Errorf("message %d: %v", i, r.Err)
 		}
 		if errors.Is(r.Err, ErrUncertain) {
-			open++
+			uncertain++
 		}
 	}
-	if open != 17 { // one in flight, 16 waiting; the others had no room
-		t.Errorf("%d messages may have been stored, want 17", open)
+	if uncertain != 17 { // one in flight and 16 waiting; there was no room for the others
+		t.Errorf("%d messages may have been stored, want 17", uncertain)
 	}
 	proxy.Stall(false)
 }
 
+// BenchmarkSchedule measures one caller, 256 callers that share commits, and large batches.
 func BenchmarkSchedule(b *testing.B) {
 	s := redistest.Shared(b)
 	c, prefix, queue := s.Client(b), s.Prefix(b), redistest.Queue(b)

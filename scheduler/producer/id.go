@@ -7,11 +7,11 @@ import (
 	"github.com/oklog/ulid/v2"
 )
 
-// ids makes ULIDs, each greater than the last one, even if the clock is set back. Safe for concurrent use.
+// ids makes ULIDs. Each is greater than the one before, even if the clock is set back. It is safe for concurrent use.
 type ids struct {
 	mu      sync.Mutex
 	entropy *ulid.MonotonicEntropy
-	last    uint64 // Unix ms of the newest
+	last    uint64 // time of the newest ULID, Unix ms
 }
 
 func newIDs() *ids { return &ids{entropy: ulid.Monotonic(rand.Reader, 0)} }
@@ -21,7 +21,7 @@ func (s *ids) next() string {
 	defer s.mu.Unlock()
 	s.last = max(s.last, ulid.Now())
 	id, err := ulid.New(s.last, s.entropy)
-	if err != nil { // all IDs of this millisecond are used up
+	if err != nil { // all ULIDs of this millisecond are used up
 		s.last++
 		id = ulid.MustNew(s.last, s.entropy)
 	}

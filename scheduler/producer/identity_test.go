@@ -33,15 +33,15 @@ func newIdentityRig(t *testing.T, s *redistest.Server) *identityRig {
 	return r
 }
 
-// keyOf returns a message key of a partition.
+// keyOf returns an ordering key of a partition.
 func keyOf(partition int) string { return queuetest.IDOf(lua.Counts{1, 8}, partition) }
 
 func (r *identityRig) keys(partition int) lua.Keys {
 	return lua.NewKeys(r.prefix, lua.PartitionName(r.queue, partition))
 }
 
-// takes schedules a message, and fails the test unless it was stored.
-func (r *identityRig) takes(m Message) Receipt {
+// mustSchedule schedules a message, and fails the test unless it was stored.
+func (r *identityRig) mustSchedule(m Message) Receipt {
 	r.Helper()
 	receipt, err := r.p.Schedule(r.Context(), r.queue, m)
 	if err != nil {
@@ -50,16 +50,16 @@ func (r *identityRig) takes(m Message) Receipt {
 	return receipt
 }
 
-// refuses schedules a message, and fails the test unless it was refused as a duplicate.
-func (r *identityRig) refuses(m Message) {
+// mustRefuse schedules a message, and fails the test unless it was refused as a duplicate.
+func (r *identityRig) mustRefuse(m Message) {
 	r.Helper()
 	if _, err := r.p.Schedule(r.Context(), r.queue, m); !errors.Is(err, ErrDuplicate) {
 		r.Errorf("%s with key %q: %v, want ErrDuplicate", m.ID, m.Key, err)
 	}
 }
 
-// scheduled fails the test unless an ID is scheduled with a payload in one partition, and nowhere else.
-func (r *identityRig) scheduled(id string, partition int, payload string) {
+// wantScheduled checks that an ID is scheduled with a payload in one partition, and nowhere else; -1 = nowhere at all.
+func (r *identityRig) wantScheduled(id string, partition int, payload string) {
 	r.Helper()
 	for i := range 8 {
 		k := r.keys(i)
@@ -78,33 +78,34 @@ func (r *identityRig) scheduled(id string, partition int, payload string) {
 	}
 }
 
-// The key of a message decides its partition, so the same ID with two keys used to go to two partitions: both were
-// stored, and both delivered; a dedup window let the ID pass once for each key; and cancel removed one of them.
+// An ID must be unique in its queue, although the ordering key of a message decides its partition. Regression: the same
+// ID with two keys went to two partitions, and both messages were delivered. A dedup window let the ID pass once for
+// each key, and cancel removed one of the two.
 func TestAnIDBelongsToItsQueueWhateverItsKey(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		t.Parallel()
 		r := newIdentityRig(t, s)
 		a, b := keyOf(3), keyOf(5)
-		r.takes(Message{ID: "x", Key: a, Delay: time.Hour, Payload: []byte("a")})
-		r.refuses(Message{ID: "x", Key: b, Delay: time.Hour})
-		r.refuses(Message{ID: "x", Delay: time.Hour})
-		r.scheduled("x", 3, "a")
+		r.mustSchedule(Message{ID: "x", Key: a, Delay: time.Hour, Payload: []byte("a")})
+		r.mustRefuse(Message{ID: "x", Key: b, Delay: time.Hour})
+		r.mustRefuse(Message{ID: "x", Delay: time.Hour})
+		r.wantScheduled("x", 3, "a")
 		id := keyOf(6)
-		r.takes(Message{ID: id, Delay: time.Hour, Payload: []byte("plain")})
-		r.refuses(Message{ID: id, Key: a, Delay: time.Hour})
-		r.scheduled(id, 6, "plain")
+		r.mustSchedule(Message{ID: id, Delay: time.Hour, Payload: []byte("plain")})
+		r.mustRefuse(Message{ID: id, Key: a, Delay: time.Hour})
+		r.wantScheduled(id, 6, "plain")
 
-		r.takes(Message{ID: "once", Key: a, Dedup: time.Hour})
+		r.mustSchedule(Message{ID: "once", Key: a, Dedup: time.Hour})
 		if d, err := lua.Drain(t.Context(), r.c, r.keys(3), 10, 1<<20); err != nil || d.Moved != 1 {
 			t.Fatalf("drain: %+v, %v", d, err)
 		}
-		r.refuses(Message{ID: "once", Key: b, Dedup: time.Hour})
-		r.refuses(Message{ID: "once"})
+		r.mustRefuse(Message{ID: "once", Key: b, Dedup: time.Hour})
+		r.mustRefuse(Message{ID: "once"})
 	})
 }
 
-// In a call that names an ID twice, with keys of two partitions, the second message is compared with the first.
+// If a batch names an ID twice, with keys of two partitions, the second message must be compared with the first.
 func TestAnIDBelongsToItsQueueWithinABatch(t *testing.T) {
 	t.Parallel()
 	r := newIdentityRig(t, redistest.Shared(t))
@@ -129,13 +130,13 @@ func TestAnIDBelongsToItsQueueWithinABatch(t *testing.T) {
 			t.Errorf("result %d: %+v", i, results[i])
 		}
 	}
-	r.scheduled("x", 3, "a")
-	r.scheduled("y", 3, "third")
-	r.scheduled("z", 5, "z")
+	r.wantScheduled("x", 3, "a")
+	r.wantScheduled("y", 3, "third")
+	r.wantScheduled("z", 5, "z")
 }
 
-// A replacement with another key used to replace nothing: both were delivered. Now the new message goes to the
-// partition of its key, where it takes its turn, and the old one is cancelled where it is.
+// A replacement with another key must go to the partition of its key, where it takes its turn, and the old message must
+// be cancelled where it is. Regression: it replaced nothing, and both were delivered.
 func TestReplaceTakesThePlaceOfAnotherKey(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -145,40 +146,41 @@ func TestReplaceTakesThePlaceOfAnotherKey(t *testing.T) {
 		replaces := func(m Message, partition int, payload string) {
 			t.Helper()
 			m.Payload = []byte(payload)
-			if receipt := r.takes(m); !receipt.Replaced {
+			if receipt := r.mustSchedule(m); !receipt.Replaced {
 				t.Errorf("%s with key %q: the receipt says it replaced nothing", m.ID, m.Key)
 			}
-			r.scheduled(m.ID, partition, payload)
+			r.wantScheduled(m.ID, partition, payload)
 		}
-		r.takes(Message{ID: id, Key: a, Delay: time.Hour})
+		r.mustSchedule(Message{ID: id, Key: a, Delay: time.Hour})
 		replaces(Message{ID: id, Key: b, Delay: time.Minute, Replace: lua.Replace}, 5, "another key")
 		replaces(Message{ID: id, Key: b, Delay: time.Hour, Replace: lua.Replace}, 5, "the same key")
 		replaces(Message{ID: id, Key: a, Delay: 2 * time.Hour, Replace: lua.ReplaceLater}, 3, "later")
 		replaces(Message{ID: id, Key: b, Delay: time.Hour, Replace: lua.ReplaceEarlier}, 5, "earlier")
-		r.refuses(Message{ID: id, Key: a, Delay: time.Minute, Replace: lua.ReplaceLater})
-		r.refuses(Message{ID: id, Key: a, Delay: 2 * time.Hour, Replace: lua.ReplaceEarlier})
-		r.scheduled(id, 5, "earlier")
-		// A message without a key has no turn: it replaces the old one in its partition.
+		r.mustRefuse(Message{ID: id, Key: a, Delay: time.Minute, Replace: lua.ReplaceLater})
+		r.mustRefuse(Message{ID: id, Key: a, Delay: 2 * time.Hour, Replace: lua.ReplaceEarlier})
+		r.wantScheduled(id, 5, "earlier")
+		// A message without a key takes no turn, so it replaces the old message in the partition of the old one.
 		replaces(Message{ID: id, Delay: time.Hour, Replace: lua.Replace}, 5, "no key")
 		replaces(Message{ID: id, Key: a, Delay: time.Hour, Replace: lua.Replace}, 3, "a key again")
 
-		// A producer stopped between adding the new one and cancelling the old one: the next call cancels it.
+		// As if a producer had stopped between adding a new message and cancelling the old one. The next call cancels
+		// both.
 		queuetest.Do(t, r.c, "ZADD", r.keys(5).Due, "1e13", id)
 		replaces(Message{ID: id, Key: a, Delay: time.Hour, Replace: lua.Replace}, 3, "both")
 
 		// The dedup window of the old message goes on with the new one.
-		r.takes(Message{ID: "window", Key: a, Delay: time.Hour, Dedup: 2 * time.Hour})
+		r.mustSchedule(Message{ID: "window", Key: a, Delay: time.Hour, Dedup: 2 * time.Hour})
 		replaces(Message{ID: "window", Key: b, Replace: lua.Replace}, 5, "now")
 		if d, err := lua.Drain(t.Context(), r.c, r.keys(5), 10, 1<<20); err != nil || d.Moved != 1 {
 			t.Fatalf("drain: %+v, %v", d, err)
 		}
-		r.refuses(Message{ID: "window", Key: a, Dedup: time.Hour})
-		r.refuses(Message{ID: "window", Key: b, Replace: lua.Replace})
+		r.mustRefuse(Message{ID: "window", Key: a, Dedup: time.Hour})
+		r.mustRefuse(Message{ID: "window", Key: b, Replace: lua.Replace})
 	})
 }
 
-// A replacement with the same key, of a message scheduled before the queue grew, used to stay in the partition of the
-// older count, where no other message of its key comes.
+// Regression: a replacement with the same key, of a message scheduled before the queue grew, stayed in the partition of
+// the older count, where no other message of its key comes.
 func TestReplaceAfterGrowthGoesWhereTheKeyBelongs(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
@@ -190,23 +192,23 @@ func TestReplaceAfterGrowthGoesWhereTheKeyBelongs(t *testing.T) {
 	}
 	queuetest.PublishCount(t, c, prefix, queue, 8)
 	r := &identityRig{T: t, c: c, p: newProducer(t, c, prefix), prefix: prefix, queue: queue}
-	receipt := r.takes(Message{ID: "x", Key: key, Delay: time.Hour, Payload: []byte("new"), Replace: lua.Replace})
+	receipt := r.mustSchedule(Message{ID: "x", Key: key, Delay: time.Hour, Payload: []byte("new"), Replace: lua.Replace})
 	redistest.Want(t, "replaced", receipt.Replaced, true)
-	r.scheduled("x", 5, "new")
+	r.wantScheduled("x", 5, "new")
 }
 
-// Cancel and reschedule used to answer for the first message that they found, and one with a key in another partition
-// was delivered.
+// Regression: cancel and reschedule answered for the first message that they found, and a message of the same ID with a
+// key in another partition was delivered.
 func TestCancelAndRescheduleReachEveryKeyOfAnID(t *testing.T) {
 	t.Parallel()
 	r := newIdentityRig(t, redistest.Shared(t))
 	at := time.UnixMilli(queuetest.Now(t, r.c).UnixMilli()).Add(time.Minute)
-	everywhere := func() {
+	scheduleEverywhere := func() {
 		for i := range 8 {
 			queuetest.Do(t, r.c, "ZADD", r.keys(i).Due, "1e13", "x")
 		}
 	}
-	everywhere()
+	scheduleEverywhere()
 	if due, err := r.p.Reschedule(t.Context(), r.queue, "x", 0, at); err != nil || !due.Equal(at) {
 		t.Errorf("reschedule: %v, %v", due, err)
 	}
@@ -217,33 +219,33 @@ func TestCancelAndRescheduleReachEveryKeyOfAnID(t *testing.T) {
 	if done, err := r.p.Cancel(t.Context(), r.queue, "x"); err != nil || !done {
 		t.Errorf("cancel: %v, %v", done, err)
 	}
-	r.scheduled("x", -1, "")
+	r.wantScheduled("x", -1, "")
 }
 
-// A lookup of an ID in all partitions costs one round trip, whatever their number, and nothing if no caller has chosen
-// the ID.
+// A chosen ID must be looked up in all partitions, and a generated ID in none.
 func TestLookingForIDsCostsNothingWhereNobodyChoseThem(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t)
 	r := newIdentityRig(t, s)
-	r.takes(Message{Delay: time.Hour}) // now the server knows the script, and the producer the partitions
-	r.takes(Message{ID: "warm", Key: "k", Delay: time.Hour})
+	r.mustSchedule(Message{Delay: time.Hour}) // loads the script, and reads the partitions
+	r.mustSchedule(Message{ID: "warm", Key: "k", Delay: time.Hour})
 	monitor := s.Monitor(t)
-	looks := func(m Message) int {
+	lookups := func(m Message) int {
 		t.Helper()
 		monitor.Reset()
-		r.takes(m)
+		r.mustSchedule(m)
 		commands := monitor.Commands()
 		return commands["ZSCORE"] + commands["ZMSCORE"]
 	}
-	redistest.Want(t, "looks for a generated ID", looks(Message{Delay: time.Hour}), 0)
-	redistest.Want(t, "looks for a generated ID with a key", looks(Message{Key: keyOf(3), Delay: time.Hour}), 0)
-	redistest.Want(t, "looks for a chosen ID", looks(Message{ID: "x", Delay: time.Hour}), 2*7)
-	redistest.Want(t, "looks for a chosen ID with a key", looks(Message{ID: "y", Key: keyOf(3), Delay: time.Hour}), 2*7)
+	redistest.Want(t, "looks for a generated ID", lookups(Message{Delay: time.Hour}), 0)
+	redistest.Want(t, "looks for a generated ID with a key", lookups(Message{Key: keyOf(3), Delay: time.Hour}), 0)
+	redistest.Want(t, "looks for a chosen ID", lookups(Message{ID: "x", Delay: time.Hour}), 2*7)
+	redistest.Want(t, "looks for a chosen ID with a key", lookups(Message{ID: "y", Key: keyOf(3), Delay: time.Hour}), 2*7)
 }
 
-// Two calls that replaced one ID at the same moment, with keys of two partitions, used to cancel each other's new
-// message: both were accepted, and nothing was delivered. Or neither saw the other one, and both were delivered.
+// If several calls replace one ID at the same moment, with keys of different partitions, one message must be left.
+// Regression: the calls cancelled each other's new message, and nothing was delivered. Or no call saw the other one,
+// and both messages were delivered.
 func TestReplacementsAtTheSameMomentLeaveOne(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -256,7 +258,7 @@ func TestReplacementsAtTheSameMomentLeaveOne(t *testing.T) {
 		}
 		for n := range 20 {
 			id := fmt.Sprint("x", n)
-			for partition := range n % 5 % 3 { // a producer stopped between adding a new one and cancelling the old one
+			for partition := range n % 5 % 3 { // as if producers had stopped before they cancelled the old ones
 				queuetest.Do(t, r.c, "ZADD", r.keys(partition).Due, "1e13", id)
 			}
 			if n%5 > 0 {
@@ -273,18 +275,19 @@ func TestReplacementsAtTheSameMomentLeaveOne(t *testing.T) {
 			}
 			all.Wait()
 			if left := r.partitionsOf(id); len(left) != 1 {
-				t.Errorf("%s: all calls have returned nil, and it is scheduled in the partitions %v", id, left)
+				t.Errorf("%s: all calls have returned nil, and the message is scheduled in the partitions %v", id, left)
 			}
 		}
 	})
 }
 
-// While cancel asked the partitions, a replacement with another key went to a partition that had answered, and the old
-// message was cancelled in one that had not. Cancel returned "not scheduled", and the message was delivered.
+// Regression: while cancel asked the partitions, a replacement with another key went to a partition that had answered,
+// and the old message was cancelled in one that had not. Cancel returned "not scheduled", and the message was
+// delivered.
 func TestAMessageThatMovesWhileItIsLookedForIsFound(t *testing.T) {
 	t.Parallel()
 	r := newIdentityRig(t, redistest.Shared(t))
-	r.takes(Message{ID: "x", Key: keyOf(3), Delay: time.Hour})
+	r.mustSchedule(Message{ID: "x", Key: keyOf(3), Delay: time.Hour})
 	answered := make(chan struct{})
 	var moved sync.Once
 	found, err := r.p.lookup(t.Context(), r.queue, []string{"x"}, observe.Cancelled,
@@ -293,7 +296,7 @@ func TestAMessageThatMovesWhileItIsLookedForIsFound(t *testing.T) {
 			case r.keys(5).Due:
 				done, err := lua.Cancel(ctx, r.c, k, ids, lua.Durability{})
 				moved.Do(func() {
-					r.takes(Message{ID: "x", Key: keyOf(5), Delay: time.Hour, Replace: lua.Replace})
+					r.mustSchedule(Message{ID: "x", Key: keyOf(5), Delay: time.Hour, Replace: lua.Replace})
 					close(answered)
 				})
 				return done, err
@@ -305,5 +308,5 @@ func TestAMessageThatMovesWhileItIsLookedForIsFound(t *testing.T) {
 	if err != nil || !found[0] {
 		t.Errorf("cancel: %v, %v, want true", found, err)
 	}
-	r.scheduled("x", -1, "")
+	r.wantScheduled("x", -1, "")
 }

@@ -10,8 +10,9 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Two producers had scheduled one ID: ours in its partition, another one, without knowledge of partitions, in partition
-// 0. Cancel stopped at the first that had it, answered "cancelled", and the other one was delivered.
+// Two producers may schedule one ID: one in the partition of the ID, and one that knows no partitions in partition 0.
+// Regression: Cancel stopped at the first partition that had the ID and answered "cancelled", and the other message was
+// delivered.
 func TestCancelAndRescheduleReachEveryPartitionThatHoldsTheMessage(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -23,7 +24,7 @@ func TestCancelAndRescheduleReachEveryPartitionThatHoldsTheMessage(t *testing.T)
 		p := newProducer(t, c, prefix)
 		at := time.UnixMilli(queuetest.Now(t, c).UnixMilli()).Add(time.Minute)
 		ids := []string{queuetest.IDOf(counts, 5), queuetest.IDOf(counts, 3), queuetest.IDOf(counts, 6)}
-		everywhere := func(id string, scheduled bool, due time.Time) {
+		wantEverywhere := func(id string, scheduled bool, due time.Time) {
 			t.Helper()
 			for _, partition := range counts.Candidates(id) {
 				k := lua.NewKeys(prefix, lua.PartitionName(queue, partition))
@@ -36,7 +37,7 @@ func TestCancelAndRescheduleReachEveryPartitionThatHoldsTheMessage(t *testing.T)
 				}
 			}
 		}
-		put := func() {
+		scheduleEverywhere := func() {
 			for _, id := range ids {
 				for _, partition := range counts.Candidates(id) {
 					k := lua.NewKeys(prefix, lua.PartitionName(queue, partition))
@@ -45,29 +46,29 @@ func TestCancelAndRescheduleReachEveryPartitionThatHoldsTheMessage(t *testing.T)
 				}
 			}
 		}
-		put()
+		scheduleEverywhere()
 		if due, err := p.Reschedule(t.Context(), queue, ids[0], 0, at); err != nil || !due.Equal(at) {
 			t.Errorf("reschedule: %v, %v", due, err)
 		}
-		everywhere(ids[0], true, at)
+		wantEverywhere(ids[0], true, at)
 		if done, err := p.Cancel(t.Context(), queue, ids[0]); err != nil || !done {
 			t.Errorf("cancel: %v, %v", done, err)
 		}
-		everywhere(ids[0], false, at)
-		put()
+		wantEverywhere(ids[0], false, at)
+		scheduleEverywhere()
 		done, err := p.cancel(t.Context(), queue, append([]string{"unknown"}, ids...))
 		if err != nil || done[0] || !done[1] || !done[2] || !done[3] {
 			t.Errorf("cancel a batch: %v, %v", done, err)
 		}
 		for _, id := range ids {
-			everywhere(id, false, at)
+			wantEverywhere(id, false, at)
 		}
 	})
 }
 
-// A producer that did not know of a growth found the message in a partition of its old count, and answered "cancelled",
-// while another producer had put the same ID into a new partition. So a yes, too, needs the registry as of after the
-// call began.
+// Regression: a producer that did not know of a growth found the message in a partition of its old count, and answered
+// "cancelled", while another producer had put the same ID into a new partition. So even a yes needs the registry as it
+// is after the call began.
 func TestStaleCountsMakeNoDefiniteYes(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
@@ -87,8 +88,8 @@ func TestStaleCountsMakeNoDefiniteYes(t *testing.T) {
 	}
 }
 
-// A misspelt queue in cancel or reschedule used to stay in the registry for good. A producer that schedules registers
-// its queue, also right after such a lookup.
+// Cancel and Reschedule must not register a queue: a misspelt name would stay in the registry for good. A producer that
+// schedules must register its queue, also right after such a lookup.
 func TestLookingForAMessageRegistersNoQueue(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)

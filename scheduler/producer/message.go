@@ -3,7 +3,6 @@ package producer
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"slices"
 	"time"
 
@@ -25,41 +24,44 @@ type Message struct {
 	Delay time.Duration
 	// At is the due time by the server's clock; a past one means at once. Fractions of a millisecond are rounded up.
 	At time.Time
-	// Spread delays the message by a further 0 to Spread, chosen by hashing its ID. So many messages for one instant
-	// are spread evenly, and a message that is scheduled again keeps its moment. Whole milliseconds; at most ten years,
-	// including Delay.
+	// Spread delays the message by a further 0 to Spread, chosen by hashing its ID. So the due times of many messages
+	// for one instant are spread evenly, and a message that is scheduled again gets the same due time. Whole
+	// milliseconds; at most ten years, including Delay.
 	Spread time.Duration
-	// MaxAttempts is the greatest number of deliveries to a group; zero = by the policy of the queue.
+	// MaxAttempts is the greatest number of deliveries to a group. Zero = the setting of the queue's policy.
 	MaxAttempts int
-	// RetryDelays are the delays after failed attempts; the last one applies to all further attempts. Empty = by the
-	// policy of the queue. See NewDelays.
+	// RetryDelays are the delays after failed attempts; the last one applies to all further attempts. Empty = the
+	// setting of the queue's policy. See NewDelays.
 	RetryDelays lua.Delays
-	// RetryFor is the time from the due time within which retries may be due. Zero = by the policy of the queue; at
-	// most ten years.
+	// RetryFor is the time from the due time within which retries may be due. Zero = the setting of the queue's policy;
+	// at most ten years.
 	RetryFor time.Duration
-	// MaxSnoozes is how often a group may snooze the message. MaxCrashes is how often it may be abandoned; with it an
-	// abandoned delivery is not a failed attempt. Zero = by the policy of the queue. At most 1,000,000.
+	// MaxSnoozes is how often a group may snooze the message. MaxCrashes is how often a delivery to a group may be
+	// abandoned; if it is set, an abandoned delivery does not count as a failed attempt. Zero = the setting of the
+	// queue's policy. At most 1,000,000.
 	MaxSnoozes, MaxCrashes int
-	// HandlerTimeout is the time limit of the message's handler. Zero = by the policy of the queue, or else by the
-	// worker. At most ten years.
+	// HandlerTimeout is the time limit of the message's handler. Zero = the setting of the queue's policy, or else the
+	// worker's own setting. At most ten years.
 	HandlerTimeout time.Duration
 	// Expires is the time, by the server's clock, from which the message is dead-lettered instead of delivered; zero =
 	// never. It must be after At.
 	Expires time.Time
-	// ExpiresIn replaces Expires by a duration, counted from the call by the server's clock. It must be longer than
-	// Delay and Spread together; at most ten years. Zero = never.
+	// ExpiresIn sets Expires as a duration, counted from the call by the server's clock. It must be longer than Delay
+	// and Spread together; at most ten years. Zero = never. Set either Expires or ExpiresIn.
 	ExpiresIn time.Duration
 	expires   time.Time // Expires computed from ExpiresIn
-	// Dedup is the window from the moment the server takes the message in which its ID is refused, even after it has
-	// left the schedule; at most ten years. Zero = only while it is scheduled. It needs an ID.
+	// Dedup is the time from the moment the server takes the message in which another message with its ID is refused,
+	// even after this message has left the schedule; at most ten years. Zero = another message with its ID is only
+	// refused while this one is scheduled. Dedup needs an ID.
 	Dedup time.Duration
-	// Key orders messages: those of a queue with the same key are delivered one at a time, by due time. The next one
-	// becomes ready when every group has acknowledged the one before, or when that was cancelled or dead-lettered.
-	// Empty: no key. At most 256 bytes of UTF-8 without control characters.
+	// Key is the ordering key: messages of a queue with the same ordering key are delivered one at a time, by due time.
+	// The next message becomes ready when the one before is finished: every group has acknowledged it, or it was
+	// cancelled or dead-lettered. Empty = no ordering. At most 256 bytes of UTF-8 without control characters.
 	Key string
-	// Replace is the condition under which the message replaces the scheduled message of its ID, with payload, headers
-	// and due time: "replace" always, "later" and "earlier" only if its due time is later or earlier. Otherwise, and if
-	// Replace is empty, it is refused with ErrDuplicate. It needs an ID, and no Dedup.
+	// Replace is the condition under which the message replaces the scheduled message with its ID, that is its payload,
+	// headers and due time. "replace": always. "later" or "earlier": only if the new due time is later or earlier.
+	// Otherwise, and if Replace is empty, the new message is refused with ErrDuplicate. Replace needs an ID, and no
+	// Dedup.
 	Replace lua.Dedup
 }
 
@@ -67,26 +69,29 @@ type Message struct {
 type Receipt struct {
 	ID  string
 	Due time.Time // by the server's clock; the message is never delivered before it
-	// Ready: the message was due and went straight into the stream. It may be false for such a message if a lost reply
-	// had to be asked for again.
+	// Ready: the message was due and went straight into the stream. Ready may be false although this happened, if a
+	// reply was lost and the call was repeated.
 	Ready bool
-	// Replaced: the message replaced another one. It may be false for such a message if it was ready, or if a lost
-	// reply had to be asked for again.
+	// Replaced: the message replaced another one. Replaced may be false although this happened, if the message was
+	// ready, or if a reply was lost and the call was repeated.
 	Replaced bool
 }
 
-// Result is the outcome of one message of a batch. The message was stored if Err is nil, or lua.ErrNotDurable without
-// ErrDuplicate. It may have been stored if Err is ErrUncertain. With any other error it was not.
+// Result is the outcome of one message of a batch. The message was stored if Err is nil, or if Err is lua.ErrNotDurable
+// and not also ErrDuplicate. If Err is ErrUncertain, the message may have been stored. With any other error it was not
+// stored.
 type Result struct {
 	Receipt
 	Err error
 }
 
-// payloadCopies holds the payloads of one call. The caller may change its own slices while the copies are in flight.
+// payloadCopies is one buffer with copies of the payloads of a call. The copies allow the caller to change its own
+// slices while the messages are in flight.
 type payloadCopies []byte
 
-// payloads returns room for the payloads of the messages, except payloads that are too large to be accepted.
-func payloads(ms []Message) *payloadCopies {
+// newPayloadCopies returns a buffer with room for the payloads of the messages. Payloads that are too large to be
+// accepted get no room.
+func newPayloadCopies(ms []Message) *payloadCopies {
 	n := 0
 	for i := range ms {
 		if len(ms[i].Payload) <= lua.MaxPayloadBytes {
@@ -97,13 +102,14 @@ func payloads(ms []Message) *payloadCopies {
 	return &c
 }
 
+// add copies a payload into the buffer, and returns the copy.
 func (c *payloadCopies) add(payload []byte) []byte {
 	from := len(*c)
 	*c = append(*c, payload...)
 	return (*c)[from:len(*c):len(*c)]
 }
 
-// item checks a message and converts it to the form of the protocol. The ID may still be empty.
+// item checks a message and converts it to the form of the protocol. The ID stays empty if the message has none.
 func (m *Message) item(c *payloadCopies) (lua.Item, error) {
 	when, err := dueWhen(m.Delay, m.At)
 	if err == nil {
@@ -127,7 +133,7 @@ func (m *Message) item(c *payloadCopies) (lua.Item, error) {
 	return item, nil
 }
 
-// expiry returns the time from which the message is dead-lettered; zero = never.
+// expiry returns the time from which the message is dead-lettered, set by Expires or ExpiresIn; zero = never.
 func (m *Message) expiry() time.Time {
 	if m.Expires.IsZero() {
 		return m.expires
@@ -135,27 +141,28 @@ func (m *Message) expiry() time.Time {
 	return m.Expires
 }
 
-// checkExpiresIn refuses values that are wrong whatever the server's clock says.
+// checkExpiresIn returns an error for values that are wrong at any time of the server's clock.
 func (m *Message) checkExpiresIn() error {
-	switch until := m.Delay + m.Spread; {
+	switch latestDue := m.Delay + m.Spread; {
 	case m.ExpiresIn == 0:
 		return nil
 	case !m.Expires.IsZero():
 		return lua.Invalid("expires in", m.ExpiresIn.String(), "must be zero when a point in time is given")
-	case m.ExpiresIn > 0 && m.At.IsZero() && m.ExpiresIn <= until:
-		return lua.Invalid("expires in", m.ExpiresIn.String(), "must be after the due time, which is in %s at the latest", until)
+	case m.ExpiresIn > 0 && m.At.IsZero() && m.ExpiresIn <= latestDue:
+		return lua.Invalid("expires in", m.ExpiresIn.String(),
+			"must be after the due time, which is in %s at the latest", latestDue)
 	}
 	return lua.CheckDelay("expires in", m.ExpiresIn)
 }
 
-// expiring returns the messages with the expiry times of those with ExpiresIn. Only for these it asks the clock of the
-// server that holds the queue.
-func (p *Producer) expiring(ctx context.Context, queue string, ms []Message) ([]Message, error) {
-	if !slices.ContainsFunc(ms, func(m Message) bool { return m.ExpiresIn != 0 && m.checkExpiresIn() == nil }) {
-		return ms, nil
-	}
+// needsServerTime reports whether the message has a valid ExpiresIn, which counts from the server's time.
+func needsServerTime(m Message) bool { return m.ExpiresIn != 0 && m.checkExpiresIn() == nil }
+
+// withExpiry returns the messages with expiry times computed from ExpiresIn. It asks the clock of the server that holds
+// the queue.
+func (p *Producer) withExpiry(ctx context.Context, queue string, ms []Message) ([]Message, error) {
 	var now time.Time
-	err := p.harmlessly(ctx, time.Now(), func(ctx context.Context) (err error) {
+	err := p.repeatIdempotent(ctx, time.Now(), func(ctx context.Context) (err error) {
 		now, err = view.ServerTimeOf(ctx, p.cfg.Client, p.keys(queue).Due)
 		return err
 	})
@@ -180,11 +187,11 @@ func (m *Message) fields() []lua.FieldValue {
 	return all
 }
 
-// place returns the text that decides the message's partition: the key, or else the ID.
+// place returns the text that decides the message's partition: the ordering key, or else the ID.
 func (m *Message) place() string { return cmp.Or(m.Key, m.ID) }
 
-// mayReplace reports whether the message may replace one that is scheduled for due, at server time now. Both in Unix
-// ms.
+// mayReplace reports whether the message may replace a scheduled message with the due time due. now is the server's
+// time. Both are Unix ms.
 func (m *Message) mayReplace(due, now int64) bool {
 	when, _ := dueWhen(m.Delay, m.At)
 	if m.Spread > 0 {
@@ -273,7 +280,7 @@ func (m *Message) checkSpread() error {
 	return nil
 }
 
-// dueWhen checks and converts a delay or a point in time, whichever is set.
+// dueWhen checks a delay or a point in time, of which one may be set, and converts it to the form of the protocol.
 func dueWhen(delay time.Duration, at time.Time) (lua.When, error) {
 	if at.IsZero() {
 		return lua.After(delay), lua.CheckDelay("delay", delay)
@@ -284,20 +291,5 @@ func dueWhen(delay time.Duration, at time.Time) (lua.When, error) {
 	return lua.At(at), lua.CheckTime("at", at)
 }
 
-// itemSize is the size of an item in a script call, in bytes.
+// itemSize returns about how many bytes an item takes in a script call.
 func itemSize(item *lua.Item) int { return len(item.ID) + len(item.Payload) + len(item.Meta) + 64 }
-
-// errorSubject names the queue, or the message, in an error.
-func errorSubject(queue, id string) string {
-	if id == "" {
-		return queue
-	}
-	return queue + "/" + id
-}
-
-func wrap(verb, queue, id string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("%s %s: %w", verb, errorSubject(queue, id), err)
-}

@@ -12,6 +12,7 @@ import (
 	"github.com/duestream/duestream/scheduler"
 )
 
+// A message must be stored with all that was given, be it scheduled or ready at once, and its queue must be registered.
 func TestScheduleStoresWhatWasGiven(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -57,6 +58,7 @@ func TestScheduleStoresWhatWasGiven(t *testing.T) {
 	})
 }
 
+// One message that is refused must not affect the others of its batch.
 func TestBatchGivesEachMessageItsVerdict(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
@@ -91,6 +93,8 @@ func TestBatchGivesEachMessageItsVerdict(t *testing.T) {
 	}
 }
 
+// A chosen ID must be refused while it is scheduled, and within its dedup window. A cancelled message gives its ID
+// free.
 func TestDuplicateIsRefusedWhileScheduledAndInItsWindow(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
@@ -121,6 +125,8 @@ func TestDuplicateIsRefusedWhileScheduledAndInItsWindow(t *testing.T) {
 	})
 }
 
+// Replace must put the new message in the place of the old one. ReplaceLater does so only if the old one is due earlier
+// than the new one, and ReplaceEarlier only if it is due later.
 func TestReplaceTakesThePlaceOfTheScheduledMessage(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
@@ -150,6 +156,8 @@ func TestReplaceTakesThePlaceOfTheScheduledMessage(t *testing.T) {
 	}
 }
 
+// A server at its memory limit must refuse messages at once, with ErrFull, and must still allow to cancel and
+// reschedule.
 func TestFullServerRefusesAtOnceWithATypedError(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t)
@@ -179,6 +187,7 @@ func TestFullServerRefusesAtOnceWithATypedError(t *testing.T) {
 	}
 }
 
+// Cancel and Reschedule must say whether the message was scheduled, also for more IDs than one call takes.
 func TestCancelAndRescheduleAnswerDefinitely(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
@@ -227,7 +236,7 @@ func TestCancelAndRescheduleAnswerDefinitely(t *testing.T) {
 	}
 }
 
-// An idle queue holds nothing, not even the token of the last commit.
+// An idle queue must hold nothing, not even the token of the last commit.
 func TestIdleProducerForgetsItsToken(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
@@ -248,6 +257,7 @@ func TestIdleProducerForgetsItsToken(t *testing.T) {
 	}
 }
 
+// Close must delete the token of the last commit, and later calls must return ErrClosed.
 func TestCloseForgetsTokensAndRefusesCalls(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)

@@ -14,8 +14,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// replacer is a call that replaces an ID, step by step: it looks up the ID, adds its message, cancels the versions that
-// it saw, and looks once more, which may start another round.
+// replacer is a call that replaces an ID step by step. In each round it looks up the ID, adds its message, cancels the
+// versions that it saw, and looks once more. The last look may start another round.
 type replacer struct {
 	*identityRig
 	p       *Producer
@@ -23,31 +23,32 @@ type replacer struct {
 	round   batchRoute
 	refused map[int]error
 	results []Result
-	steps   int // done in this round
+	steps   int // steps done in this round
 	over    bool
 }
 
-const replacerSteps = 4 // of a round
+const replacerSteps = 4 // steps of a round
 
-// round returns the batchRoute of a batch.
-func (r *identityRig) round(p *Producer, ms []Message) batchRoute {
+// newRound returns the batchRoute of a batch, with which a test makes the steps of a round itself.
+func (r *identityRig) newRound(p *Producer, ms []Message) batchRoute {
 	r.Helper()
 	way, err := p.enter(r.Context(), r.queue)
 	if err != nil {
 		r.Fatal(err)
 	}
 	p.busy.Done() // no step outlives the test
-	round, err := way.batchRoute(r.Context(), ms, time.Now())
+	round, err := way.newBatch(r.Context(), ms, time.Now())
 	if err != nil {
 		r.Fatal(err)
 	}
 	return round
 }
 
-func (r *identityRig) replacer(p *Producer, m Message) *replacer {
+// newReplacer returns a call that replaces the ID of a message, before its first step.
+func (r *identityRig) newReplacer(p *Producer, m Message) *replacer {
 	r.Helper()
 	ms := []Message{m}
-	return &replacer{identityRig: r, p: p, ms: ms, round: r.round(p, ms)}
+	return &replacer{identityRig: r, p: p, ms: ms, round: r.newRound(p, ms)}
 }
 
 // step makes one step.
@@ -60,11 +61,11 @@ func (c *replacer) step() {
 	case 1:
 		c.results = c.round.store(ctx, c.ms, c.refused, time.Now())
 	case 2:
-		c.round.takeAway(ctx, c.ms, c.results)
+		c.round.cancelReplaced(ctx, c.ms, c.results)
 	case 3:
 		some := c.round.contested(ctx, c.ms, c.results)
 		if c.over = len(some) == 0; !c.over {
-			c.round, c.ms = c.round.anew(c.ms, some, c.results)
+			c.round, c.ms = c.round.retryBatch(c.ms, some, c.results)
 		}
 	}
 	if c.results != nil && c.results[0].Err != nil {
@@ -78,52 +79,53 @@ func (c *replacer) finish() {
 	c.Helper()
 	for n := 0; !c.over; n++ {
 		if n == 10*replacerSteps {
-			c.Fatal("it begins again and again")
+			c.Fatal("the call starts one round after another")
 		}
 		c.step()
 	}
 }
 
-// Of messages with one ID and one key in a batch the last one stays. When the batch had to start again, it used to do
-// so in any order, and the first one was left. And when the last one was drained before the second look, the first one,
-// which it had replaced, was scheduled again.
+// If a batch has several messages with one ID and one key, the last one must stay. Regression: when the batch had to
+// start again, it did so in any order, and the first message was left. And if the last message was drained before the
+// second look, the first one, which it had replaced, was scheduled again.
 func TestTheLastOfABatchStaysWhenItBeginsAgain(t *testing.T) {
 	t.Parallel()
 	r := newIdentityRig(t, redistest.Shared(t))
 	batch := func(id string, last time.Duration) []Message {
-		r.takes(Message{ID: id, Key: keyOf(7), Delay: time.Hour})
+		r.mustSchedule(Message{ID: id, Key: keyOf(7), Delay: time.Hour})
 		return []Message{
 			{ID: id, Key: keyOf(3), Delay: time.Hour, Payload: []byte("first"), Replace: lua.Replace},
 			{ID: id, Key: keyOf(3), Delay: 2 * time.Hour, Payload: []byte("second"), Replace: lua.Replace},
 			{ID: id, Key: keyOf(3), Delay: last, Payload: []byte("last"), Replace: lua.Replace},
 		}
 	}
-	look := func(ms []Message, meanwhile func()) []int {
-		round := r.round(r.p, ms)
+	// secondLook makes a round. It returns the indexes of the messages that the second look starts again.
+	secondLook := func(ms []Message, meanwhile func()) []int {
+		round := r.newRound(r.p, ms)
 		results := round.store(t.Context(), ms, round.duplicates(t.Context(), ms), time.Now())
-		round.takeAway(t.Context(), ms, results)
+		round.cancelReplaced(t.Context(), ms, results)
 		meanwhile()
 		return round.contested(t.Context(), ms, results)
 	}
-	some := look(batch("beside", 3*time.Hour), func() {
-		queuetest.Do(t, r.c, "ZADD", r.keys(5).Due, "1e13", "beside") // by a call that has not seen this one
+	some := secondLook(batch("beside", 3*time.Hour), func() {
+		queuetest.Do(t, r.c, "ZADD", r.keys(5).Due, "1e13", "beside") // as by a call that has not seen this one
 	})
 	if !slices.Equal(some, []int{2}) {
-		t.Errorf("beside another one these begin again: %v", some)
+		t.Errorf("with a version in another partition, these start again: %v, want only the last, 2", some)
 	}
-	some = look(batch("due", 0), func() {
+	some = secondLook(batch("due", 0), func() {
 		if d, err := lua.Drain(t.Context(), r.c, r.keys(3), 10, 1<<20); err != nil || d.Moved != 1 {
 			t.Fatal(d, err)
 		}
 	})
 	if len(some) > 0 {
-		t.Errorf("these begin again, though the last one was delivered: %v", some)
+		t.Errorf("these start again, although the last message was delivered: %v", some)
 	}
 }
 
-// A message without a key goes to the partition in which its ID is scheduled, which is not that of an earlier message
-// of the batch with a key. Both used to go out together if key and ID belonged to one partition, and the earlier one
-// was left.
+// A message without a key goes to the partition in which its ID is scheduled. An earlier message of the same batch with
+// a key may go to another one. Regression: if key and ID belonged to one partition, both messages went out together,
+// and the earlier one was left.
 func TestAMessageWithoutAKeyTakesThePlaceOfOneInTheSameBatch(t *testing.T) {
 	t.Parallel()
 	r := newIdentityRig(t, redistest.Shared(t))
@@ -133,7 +135,7 @@ func TestAMessageWithoutAKeyTakesThePlaceOfOneInTheSameBatch(t *testing.T) {
 			key = one
 		}
 	}
-	r.takes(Message{ID: id, Key: keyOf(7), Delay: time.Hour})
+	r.mustSchedule(Message{ID: id, Key: keyOf(7), Delay: time.Hour})
 	results, err := r.p.ScheduleBatch(t.Context(), r.queue, []Message{
 		{ID: id, Key: key, Delay: time.Hour, Payload: []byte("first"), Replace: lua.Replace},
 		{ID: id, Delay: time.Hour, Payload: []byte("last"), Replace: lua.Replace},
@@ -141,28 +143,28 @@ func TestAMessageWithoutAKeyTakesThePlaceOfOneInTheSameBatch(t *testing.T) {
 	if err != nil || results[0].Err != nil || results[1].Err != nil {
 		t.Fatal(results, err)
 	}
-	r.scheduled(id, 3, "last")
+	r.wantScheduled(id, 3, "last")
 }
 
-// The due time was read before the version. A call that may only replace an earlier message used to cancel a version
-// that is later.
+// Regression: a call read the due time of the old message before its version. If the message was replaced between the
+// two reads, a call that may only replace an earlier message cancelled a version that is later.
 func TestLaterIsComparedWithTheVersionThatGoes(t *testing.T) {
 	t.Parallel()
 	r := newIdentityRig(t, redistest.Shared(t))
 	now := queuetest.Now(t, r.c)
-	r.takes(Message{ID: "x", Key: keyOf(7), At: now.Add(time.Hour)})
+	r.mustSchedule(Message{ID: "x", Key: keyOf(7), At: now.Add(time.Hour)})
 	ms := []Message{{ID: "x", Key: keyOf(3), At: now.Add(2 * time.Hour), Replace: lua.ReplaceLater}}
-	round, asked := r.round(r.p, ms), []batchMessage{{0, "x"}}
-	held, err := holds(t.Context(), r.c, r.keys(7), asked)
+	round, asked := r.newRound(r.p, ms), []batchMessage{{0, "x"}}
+	held, err := lookUpChunk(t.Context(), r.c, r.keys(7), asked)
 	if err != nil || held[0].refuses(&ms[0]) {
 		t.Fatal(held, err)
 	}
-	r.takes(Message{ID: "x", Key: keyOf(7), At: now.Add(3 * time.Hour), Replace: lua.ReplaceLater})
+	r.mustSchedule(Message{ID: "x", Key: keyOf(7), At: now.Add(3 * time.Hour), Replace: lua.ReplaceLater})
 	if err := round.versions(t.Context(), 7, ms, asked, held); err != nil {
 		t.Fatal(err)
 	}
 	if !held[0].refuses(&ms[0]) {
-		t.Errorf("%+v is to be replaced by what is due an hour earlier", held[0])
+		t.Errorf("%+v is to be replaced by a message that is due an hour earlier", held[0])
 	}
 }
 
@@ -171,7 +173,7 @@ func TestLaterIsComparedWithTheVersionThatGoes(t *testing.T) {
 func TestAReplacementIsNotRefusedByTheWindowThatItBrings(t *testing.T) {
 	t.Parallel()
 	r := newIdentityRig(t, redistest.Shared(t))
-	r.takes(Message{ID: "x", Key: keyOf(7), Delay: time.Hour, Dedup: time.Hour})
+	r.mustSchedule(Message{ID: "x", Key: keyOf(7), Delay: time.Hour, Dedup: time.Hour})
 	results, err := r.p.ScheduleBatch(t.Context(), r.queue, []Message{
 		{ID: "x", Key: keyOf(3), Delay: time.Hour, Payload: []byte("first"), Replace: lua.Replace},
 		{ID: "x", Key: keyOf(3), Delay: 2 * time.Hour, Payload: []byte("last"), Replace: lua.Replace},
@@ -179,49 +181,49 @@ func TestAReplacementIsNotRefusedByTheWindowThatItBrings(t *testing.T) {
 	if err != nil || results[0].Err != nil || results[1].Err != nil {
 		t.Fatal(results, err)
 	}
-	r.scheduled("x", 3, "last")
+	r.wantScheduled("x", 3, "last")
 	if left := r.partitionsOf("x"); len(left) != 1 {
 		t.Errorf("scheduled in the partitions %v", left)
 	}
 }
 
-// A large batch takes longer than the time limit for repeats. A message of it that was contested once used to return
-// ErrUncertain at once, as if other calls had replaced it again and again.
+// A large batch takes longer than the time limit for repeats. Regression: a message of such a batch that was contested
+// once returned ErrUncertain at once, as if other calls had replaced it again and again.
 func TestAContestedMessageOfALongBatchBeginsAgain(t *testing.T) {
 	t.Parallel()
 	r := newIdentityRig(t, redistest.Shared(t))
-	r.takes(Message{ID: "x", Key: keyOf(7), Delay: time.Hour, Dedup: time.Hour})
+	r.mustSchedule(Message{ID: "x", Key: keyOf(7), Delay: time.Hour, Dedup: time.Hour})
 	ms := []Message{
 		{ID: "x", Key: keyOf(3), Delay: time.Hour, Payload: []byte("first"), Replace: lua.Replace},
 		{ID: "x", Key: keyOf(3), Delay: 2 * time.Hour, Payload: []byte("last"), Replace: lua.Replace},
 	}
-	round := r.round(r.p, ms)
+	round := r.newRound(r.p, ms)
 	for _, result := range round.schedule(t.Context(), ms, time.Now().Add(-time.Hour)) {
 		redistest.Want(t, "result", result.Err, nil)
 	}
-	r.scheduled("x", 3, "last")
+	r.wantScheduled("x", 3, "last")
 }
 
-// A call that replaced nothing in its own partition begins again only if another partition has a version. If there is
-// none, another call has cancelled the message, and its caller was told that the message is never delivered.
+// A call that replaced nothing in its own partition must start again only if another partition has a version. If there
+// is none, another call has cancelled the message, and its caller was told that the message is never delivered.
 func TestACancelIsNotUndoneByAReplacement(t *testing.T) {
 	t.Parallel()
 	r := newIdentityRig(t, redistest.Shared(t))
 	for _, before := range [][]Message{nil, {{ID: "y", Key: keyOf(7), Delay: time.Hour}}} {
 		for _, m := range before {
-			r.takes(m)
+			r.mustSchedule(m)
 		}
 		ms := []Message{{ID: "x", Key: keyOf(3), Delay: time.Hour, Replace: lua.Replace}}
 		if before != nil {
 			ms[0].ID = "y"
 		}
-		round := r.round(r.p, ms)
+		round := r.newRound(r.p, ms)
 		refused := round.duplicates(t.Context(), ms)
 		results := round.store(t.Context(), ms, refused, time.Now())
 		if results[0].Err != nil {
 			t.Fatal(results)
 		}
-		round.takeAway(t.Context(), ms, results)
+		round.cancelReplaced(t.Context(), ms, results)
 		if found, err := r.p.Cancel(t.Context(), r.queue, ms[0].ID); err != nil || !found {
 			t.Fatal(found, err)
 		}
@@ -231,23 +233,24 @@ func TestACancelIsNotUndoneByAReplacement(t *testing.T) {
 	}
 }
 
-// A partition does not answer the last look of a call. If it is not the partition of the message, it may hold a message
-// of a concurrent call. Regression: the call returned no error. If it is the partition of the message, and refused the
-// message, the call does not know whether the message is there. Regression: the call returned ErrDuplicate.
+// If a partition does not answer the last look of a call, the call must return an error. Regression: if it was another
+// partition than that of the message, it might have held a message of a concurrent call, and the call returned no
+// error. If it was the partition of the message, and had refused the message, the call returned ErrDuplicate, although
+// the message might have been there.
 func TestAReplacementSaysThatAPartitionDidNotAnswer(t *testing.T) {
 	t.Parallel()
 	r := newIdentityRig(t, redistest.Shared(t))
 	replace := func(id string, silent int, refused bool) error {
 		t.Helper()
-		r.takes(Message{ID: id, Key: keyOf(7), Delay: time.Hour, Dedup: time.Hour})
+		r.mustSchedule(Message{ID: id, Key: keyOf(7), Delay: time.Hour, Dedup: time.Hour})
 		ms := []Message{{ID: id, Key: keyOf(3), Delay: time.Hour, Replace: lua.Replace}}
-		round := r.round(r.p, ms)
+		round := r.newRound(r.p, ms)
 		duplicates := round.duplicates(t.Context(), ms)
 		if refused {
 			queuetest.Do(t, r.c, "ZADD", r.keys(3).Seen, "9e12", id)
 		}
 		results := round.store(t.Context(), ms, duplicates, time.Now())
-		round.takeAway(t.Context(), ms, results)
+		round.cancelReplaced(t.Context(), ms, results)
 		queuetest.Do(t, r.c, "SET", r.keys(silent).Due, "no sorted set")
 		defer queuetest.Do(t, r.c, "DEL", r.keys(silent).Due)
 		if some := round.contested(t.Context(), ms, results); len(some) > 0 {
@@ -256,22 +259,22 @@ func TestAReplacementSaysThatAPartitionDidNotAnswer(t *testing.T) {
 		return results[0].Err
 	}
 	if err := replace("refused", 3, true); errors.Is(err, ErrDuplicate) || !errors.Is(err, lua.ErrWrongType) {
-		t.Errorf("its own partition is silent: %v", err)
+		t.Errorf("the partition of the message does not answer: %v", err)
 	}
 	if err := replace("taken", 5, false); !errors.Is(err, ErrUncertain) {
-		t.Errorf("another partition is silent: %v", err)
+		t.Errorf("another partition does not answer: %v", err)
 	}
 }
 
-// A replacement that began again used to return Replaced, although no message with its ID was left.
+// Regression: a replacement that started again returned Replaced, although no message with its ID was left to replace.
 func TestAMessageThatBeginsAgainSaysWhetherItReplacedOne(t *testing.T) {
 	t.Parallel()
 	r := newIdentityRig(t, redistest.Shared(t))
 	for _, replaced := range []bool{false, true} {
 		ms := []Message{{ID: fmt.Sprint("replaced-", replaced), Key: keyOf(3), Delay: time.Hour, Replace: lua.Replace}}
 		results := []Result{{Receipt: Receipt{ID: ms[0].ID, Replaced: replaced}}}
-		round := r.round(r.p, ms)
-		round.again(t.Context(), ms, []int{0}, results)
+		round := r.newRound(r.p, ms)
+		round.scheduleAgain(t.Context(), ms, []int{0}, results)
 		redistest.Want(t, ms[0].ID, fmt.Sprint(results[0].Replaced, results[0].Err), fmt.Sprint(replaced, nil))
 	}
 }
@@ -294,14 +297,15 @@ func interleavings(a, b int) (orders [][]int) {
 	return orders
 }
 
-// Two calls that replaced one ID in two partitions used to cancel each other's message. If one of them had already
-// looked once more, and the other one died before its look, nothing was left: a lost message. Now a call cancels only
-// versions that it saw before it added its own, so the last version that was added stays. Here two calls make their
-// steps in every order, and either of them dies after any of its steps.
+// Two calls replace one ID in two partitions. They make their steps in every order, and either of them dies after any
+// of its steps. One message must always be left. So a call may cancel only versions that it saw before it added its
+// own, and the last version that was added stays. Regression: each call cancelled the other's message. If one of them
+// had made its last look, and the other one died before its look, nothing was left: a lost message.
 func TestReplacementsLeaveOneWhereverTheyStop(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
-	for _, one := range []struct{ before, to []int }{ // partitions of the scheduled ID; of the calls' keys
+	// before = partitions in which the ID is scheduled; to = partitions of the keys of the two calls.
+	for _, one := range []struct{ before, to []int }{
 		{nil, []int{3, 5}}, {[]int{2}, []int{3, 5}},
 		{[]int{3}, []int{3, 5}}, {[]int{3, 5}, []int{3, 5}}, {[]int{3, 5}, []int{3, 3}},
 	} {
@@ -314,7 +318,7 @@ func TestReplacementsLeaveOneWhereverTheyStop(t *testing.T) {
 	}
 }
 
-// contest is two calls that replace one ID. All messages are equal, and due at the same time.
+// contest is two calls that replace one ID, in every order of their steps. All messages are equal, and due at one time.
 type contest struct {
 	*identityRig
 	ps         []*Producer
@@ -348,8 +352,9 @@ func (c *contest) inEveryOrder() {
 	}
 }
 
-// inOrder makes the calls take the steps of their first round in an order. A call that has made all of them finishes;
-// but if call who starts again, it makes more further steps and dies, or with more = 0 finishes last.
+// inOrder makes the two calls take the steps of their first round in an order. A call that has made all of them then
+// makes its further rounds. If call who has to start again, it makes only `more` further steps and dies, or with more =
+// 0 it finishes last.
 func (c *contest) inOrder(id string, at time.Time, order []int, who, more int) (begunAgain bool) {
 	c.Helper()
 	about := fmt.Sprintf("%s, steps %v, then %d of call %d", id, order, more, who)
@@ -364,14 +369,14 @@ func (c *contest) inOrder(id string, at time.Time, order []int, who, more int) (
 	var calls []*replacer
 	for i, p := range c.ps {
 		m := Message{ID: id, Key: keyOf(c.to[i]), At: at, Payload: []byte("p"), Replace: lua.Replace}
-		calls = append(calls, c.replacer(p, m))
+		calls = append(calls, c.newReplacer(p, m))
 	}
 	steps := make([]int, len(calls))
 	check := func() {
 		c.Helper()
 		added := len(c.before) > 0 || slices.Max(steps) > 1
 		if added && len(c.partitionsOf(id)) == 0 {
-			c.Errorf("%s: it is scheduled nowhere", about)
+			c.Errorf("%s: the message is scheduled nowhere", about)
 		}
 	}
 	for _, one := range order {
@@ -396,7 +401,7 @@ func (c *contest) inOrder(id string, at time.Time, order []int, who, more int) (
 		}
 	}
 	if left := c.partitionsOf(id); len(left) > 1 && !dies {
-		c.Errorf("%s: both calls have returned, and it is scheduled in the partitions %v", about, left)
+		c.Errorf("%s: both calls have returned, and the message is scheduled in the partitions %v", about, left)
 	}
 	return begunAgain
 }

@@ -19,46 +19,48 @@ const walkStep = 1000
 // Retry is a delivery that waits in the schedule: a retry for one group after a failure, or a redriven dead letter.
 type Retry struct {
 	ID    string
-	Group string    // "" = redriven for all groups
-	Due   time.Time // its present due time; of a cancelled one, the former
+	Group string    // "" = all groups, for a redriven dead letter
+	Due   time.Time // the new due time after RescheduleRetries; the last one after CancelRetries
 }
 
-// walkFunc is one step of a walk through the schedule of one partition.
-type walkFunc func(ctx context.Context, c rueidis.Client, k lua.Keys, w lua.Walk) (next string, found []lua.Waiting, err error)
+// walkFunc makes one step of a walk through the schedule of one partition.
+type walkFunc func(ctx context.Context, c rueidis.Client, k lua.Keys, w lua.Walk) (next string, found []lua.Waiting,
+	err error)
 
-// CancelRetries takes waiting retries of messages, and redriven dead letters, out of the schedule of every partition
-// that may hold them: those of one group, or with "" of all groups. It returns what it removed. Without an error,
-// nothing is left that waited during the whole call. A delivery that is ready or pending meanwhile is not touched, and
-// may be retried if it fails.
+// CancelRetries removes waiting retries of messages, and redriven dead letters, from the schedule of every partition
+// that may hold them: for one group, or for all groups if group is "". It returns the retries that it removed. If the
+// call returns no error, it has removed every retry that waited from the start of the call to its end. A delivery that
+// is ready or pending during the call is not removed, and may be retried if it fails.
 //
-// No key tells where retries are. So the call walks the whole schedule, in steps of 1,000 members, over a connection of
-// its own. Errors as with Cancel. ErrUncertain: a reply was lost; it may have named retries that were removed.
+// Redis has no index of retries. So the call walks the whole schedule, in steps of 1,000 members, over a connection of
+// its own. Errors as with Cancel. ErrUncertain: a reply was lost, so retries may have been removed that are not in the
+// result.
 func (p *Producer) CancelRetries(ctx context.Context, queue, group string, ids ...string) ([]Retry, error) {
-	found, err := p.walk(ctx, queue, group, ids, observe.Cancelled, func(ctx context.Context, c rueidis.Client, k lua.Keys,
-		w lua.Walk) (string, []lua.Waiting, error) {
+	step := func(ctx context.Context, c rueidis.Client, k lua.Keys, w lua.Walk) (string, []lua.Waiting, error) {
 		return lua.CancelRetries(ctx, c, k, w, ids)
-	})
+	}
+	found, err := p.walk(ctx, queue, group, ids, observe.Cancelled, step)
 	return found, wrap("cancel retries", queue, "", err)
 }
 
-// RescheduleRetries moves the due times of waiting retries: to at, or if that is zero to delay from the server's now; 0
-// retries at once. Otherwise like CancelRetries.
+// RescheduleRetries sets a new due time for waiting retries: at, or if at is zero the server's time plus delay. With a
+// delay of 0 they are retried at once. In all other respects it is like CancelRetries.
 func (p *Producer) RescheduleRetries(ctx context.Context, queue, group string, delay time.Duration, at time.Time,
 	ids ...string) ([]Retry, error) {
 	when, err := dueWhen(delay, at)
 	if err != nil {
 		return nil, wrap("reschedule retries", queue, "", err)
 	}
-	found, err := p.walk(ctx, queue, group, ids, observe.Rescheduled, func(ctx context.Context, c rueidis.Client, k lua.Keys,
-		w lua.Walk) (string, []lua.Waiting, error) {
+	step := func(ctx context.Context, c rueidis.Client, k lua.Keys, w lua.Walk) (string, []lua.Waiting, error) {
 		return lua.RescheduleRetries(ctx, c, k, w, when, ids)
-	})
+	}
+	found, err := p.walk(ctx, queue, group, ids, observe.Rescheduled, step)
 	return found, wrap("reschedule retries", queue, "", err)
 }
 
 // walk walks the schedules of all partitions that may hold the messages.
 func (p *Producer) walk(ctx context.Context, queue, group string, ids []string, e observe.Event,
-	do walkFunc) (found []Retry, err error) {
+	step walkFunc) (found []Retry, err error) {
 	var errs []error
 	if group != "" {
 		errs = append(errs, lua.CheckGroup(group))
@@ -75,27 +77,28 @@ func (p *Producer) walk(ctx context.Context, queue, group string, ids []string, 
 	}
 	defer p.busy.Done()
 	began := time.Now()
-	k, err := r.counts(ctx)
+	known, err := r.counts(ctx)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { r.told(e, len(found)) }()
-	found, err = p.walkAmong(ctx, queue, group, ids, k.counts, nil, do)
+	defer func() { r.report(e, len(found)) }()
+	found, err = p.walkByCounts(ctx, queue, group, ids, known.counts, nil, step)
 	if err != nil {
 		return found, err
 	}
-	again, err := r.countsAfter(ctx, began)
+	// The known counts may be old, or the queue may have grown meanwhile: also walk the partitions that are new.
+	current, err := r.countsAfter(ctx, began)
 	if err != nil {
 		return found, err
 	}
-	more, err := p.walkAmong(ctx, queue, group, ids, again.counts, k.counts, do)
+	more, err := p.walkByCounts(ctx, queue, group, ids, current.counts, known.counts, step)
 	return append(found, more...), err
 }
 
-// walkAmong walks the partitions of some counts that earlier counts lack, all at once. Any of them may hold the retries
-// of a message.
-func (p *Producer) walkAmong(ctx context.Context, queue, group string, ids []string, counts, earlier lua.Counts,
-	do walkFunc) (found []Retry, err error) {
+// walkByCounts walks all partitions of counts at once, except the partitions of earlier, which were walked before. Any
+// partition may hold the retries of a message.
+func (p *Producer) walkByCounts(ctx context.Context, queue, group string, ids []string, counts, earlier lua.Counts,
+	step walkFunc) (found []Retry, err error) {
 	if len(ids) == 0 {
 		return nil, nil
 	}
@@ -107,7 +110,7 @@ func (p *Producer) walkAmong(ctx context.Context, queue, group string, ids []str
 	var all sync.WaitGroup
 	for partition := first; partition < counts.Latest(); partition++ {
 		all.Go(func() {
-			some, failed := p.walkOne(ctx, p.keys(lua.PartitionName(queue, partition)), group, do)
+			some, failed := p.walkPartition(ctx, p.keys(lua.PartitionName(queue, partition)), group, step)
 			mu.Lock()
 			defer mu.Unlock()
 			found, err = append(found, some...), errors.Join(err, failed)
@@ -117,12 +120,14 @@ func (p *Producer) walkAmong(ctx context.Context, queue, group string, ids []str
 	return found, err
 }
 
-// walkOne walks one schedule. A cursor is only valid in the server process that made it, so after a failed step the
-// walk starts over, on another connection.
-func (p *Producer) walkOne(ctx context.Context, k lua.Keys, group string, do walkFunc) (found []Retry, err error) {
+// walkPartition walks the schedule of one partition. A cursor is only valid in the server process that made it, so
+// after a failed step the walk starts over, on another connection.
+func (p *Producer) walkPartition(ctx context.Context, k lua.Keys, group string,
+	step walkFunc) (found []Retry, err error) {
 	var conn rueidis.Client
-	var waited error
-	release, lost, seen := func() {}, false, map[string]int{}
+	var notDurable error
+	release, lostReply := func() {}, false
+	seen := map[string]int{} // member → index in found
 	defer func() { release() }()
 	for cursor := ""; cursor != lua.WalkDone; {
 		clean, err := p.repeat(ctx, time.Now(), func(ctx context.Context) error {
@@ -130,7 +135,7 @@ func (p *Producer) walkOne(ctx context.Context, k lua.Keys, group string, do wal
 				conn, release = lua.Pin(p.cfg.Client)
 				cursor = ""
 			}
-			next, some, err := do(ctx, conn, k, lua.Walk{Cursor: cursor, Limit: walkStep, Group: group})
+			next, some, err := step(ctx, conn, k, lua.Walk{Cursor: cursor, Limit: walkStep, Group: group})
 			for _, w := range some {
 				r := Retry{ID: w.ID, Group: w.Group, Due: w.Due}
 				if i, known := seen[w.Member]; known { // a walk may meet a member twice
@@ -141,8 +146,9 @@ func (p *Producer) walkOne(ctx context.Context, k lua.Keys, group string, do wal
 				found = append(found, r)
 			}
 			if err == nil && len(some) > 0 {
+				// Only the last confirmation counts, because it covers all earlier writes of the connection.
 				var failed error
-				if waited, failed = setAside(p.cfg.Durability.Confirm(ctx, conn, k.Due)); failed != nil {
+				if notDurable, failed = splitNotDurable(p.cfg.Durability.Confirm(ctx, conn, k.Due)); failed != nil {
 					err = failed
 				}
 			}
@@ -154,13 +160,13 @@ func (p *Producer) walkOne(ctx context.Context, k lua.Keys, group string, do wal
 			cursor = next
 			return nil
 		})
-		lost = lost || !clean
+		lostReply = lostReply || !clean
 		if err != nil {
 			return found, err
 		}
 	}
-	if lost {
-		return found, fmt.Errorf("%w: a reply was lost, and with it perhaps the names of some", ErrUncertain)
+	if lostReply {
+		return found, fmt.Errorf("%w: a reply was lost, and perhaps the IDs of some changed retries", ErrUncertain)
 	}
-	return found, waited
+	return found, notDurable
 }

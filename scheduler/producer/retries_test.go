@@ -14,8 +14,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// waits puts a retry, or a redriven letter, into the schedule like the scripts do.
-func waits(t *testing.T, c rueidis.Client, k lua.Keys, m lua.Member, due int64) string {
+// addRetry puts a retry, or a redriven letter, into the schedule like the scripts do, and returns its member.
+func addRetry(t *testing.T, c rueidis.Client, k lua.Keys, m lua.Member, due int64) string {
 	t.Helper()
 	member := m.String()
 	queuetest.Do(t, c, "HSET", k.Payload, member, "p")
@@ -24,7 +24,8 @@ func waits(t *testing.T, c rueidis.Client, k lua.Keys, m lua.Member, due int64) 
 	return member
 }
 
-// It was once impossible to cancel retries ("paid: stop the callbacks") after the first attempt had failed.
+// A retry must be cancelled by the ID of its message ("paid: stop the callbacks"), for one group or for all, in every
+// partition. Before CancelRetries, nothing cancelled a message after its first attempt had failed.
 func TestCancelRetriesTakesWhatWaits(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -32,23 +33,23 @@ func TestCancelRetriesTakesWhatWaits(t *testing.T) {
 		c, prefix, queue := s.Client(t), s.Prefix(t), redistest.Queue(t)
 		queuetest.PublishCount(t, c, prefix, queue, 2)
 		p, counts := newProducer(t, c, prefix), lua.Counts{1, 2}
-		id := "order-*?[4]\\" // for a search by patterns
+		id := "order-*?[4]\\" // must be taken literally, not as a pattern
 		for counts.Of(id) != 1 {
 			id += "2"
 		}
 		k, zero := lua.NewKeys(prefix, lua.PartitionName(queue, 1)), lua.NewKeys(prefix, queue)
 		far := time.Now().Add(time.Hour).UnixMilli()
 		many := []string{"ZADD", k.Due}
-		for i := range 2500 { // more than one step
+		for i := range 2500 { // more than one step of the search
 			many = append(many, "1e13", fmt.Sprint("first-", i))
 		}
 		queuetest.Do(t, c, many...)
 		queuetest.Do(t, c, "ZADD", k.Due, "1e13", id)
-		waits(t, c, k, lua.Member{Kind: lua.MemberRetry, ID: id, Group: "a", Of: "1-1"}, far)
-		waits(t, c, k, lua.Member{Kind: lua.MemberRetry, ID: id, Group: "b", Of: "1-1"}, far)
-		waits(t, c, k, lua.Member{Kind: lua.MemberRedriven, ID: id, Of: "2-1"}, far)
-		waits(t, c, zero, lua.Member{Kind: lua.MemberImported, ID: id, Group: "a", Of: "3-1"}, far)
-		other := waits(t, c, k, lua.Member{Kind: lua.MemberRetry, ID: id + "x", Group: "a", Of: "1-1"}, far)
+		addRetry(t, c, k, lua.Member{Kind: lua.MemberRetry, ID: id, Group: "a", Of: "1-1"}, far)
+		addRetry(t, c, k, lua.Member{Kind: lua.MemberRetry, ID: id, Group: "b", Of: "1-1"}, far)
+		addRetry(t, c, k, lua.Member{Kind: lua.MemberRedriven, ID: id, Of: "2-1"}, far)
+		addRetry(t, c, zero, lua.Member{Kind: lua.MemberImported, ID: id, Group: "a", Of: "3-1"}, far)
+		other := addRetry(t, c, k, lua.Member{Kind: lua.MemberRetry, ID: id + "x", Group: "a", Of: "1-1"}, far)
 		groups := func(found []Retry) (names []string) {
 			for _, r := range found {
 				if r.ID != id || r.Due.UnixMilli() != far {
@@ -85,14 +86,15 @@ func TestCancelRetriesTakesWhatWaits(t *testing.T) {
 	})
 }
 
+// RescheduleRetries must move the waiting retries of one group, or of all, and wake the bridges.
 func TestRescheduleRetriesMovesWhatWaits(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
 	c, prefix, queue := s.Client(t), s.Prefix(t), redistest.Queue(t)
 	p, k := newProducer(t, c, prefix), lua.NewKeys(prefix, queue)
 	far := time.Now().Add(time.Hour).UnixMilli()
-	a := waits(t, c, k, lua.Member{Kind: lua.MemberRetry, ID: "m", Group: "a", Of: "1-1"}, far)
-	b := waits(t, c, k, lua.Member{Kind: lua.MemberRetry, ID: "m", Group: "b", Of: "1-1"}, far)
+	a := addRetry(t, c, k, lua.Member{Kind: lua.MemberRetry, ID: "m", Group: "a", Of: "1-1"}, far)
+	b := addRetry(t, c, k, lua.Member{Kind: lua.MemberRetry, ID: "m", Group: "b", Of: "1-1"}, far)
 	from := queuetest.Now(t, c)
 	found, err := p.RescheduleRetries(t.Context(), queue, "a", 0, time.Time{}, "m")
 	if err != nil || len(found) != 1 || found[0].Group != "a" || found[0].Due.Before(from.Truncate(time.Millisecond)) {
@@ -121,21 +123,21 @@ func TestRescheduleRetriesMovesWhatWaits(t *testing.T) {
 	}
 }
 
-// A cursor is invalid in another server process. So a walk whose connection broke starts over, and returns that it may
-// not know all removed retries.
+// A cursor is invalid in another server process. So a walk whose connection broke must start again, and must return
+// ErrUncertain, because it may not know all retries that it removed.
 func TestAWalkBeginsAnewWhenItsConnectionBreaks(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
 	c, prefix, queue, proxy := s.Client(t), s.Prefix(t), redistest.Queue(t), s.Proxy(t)
 	p, k := newProducer(t, proxy.Client(t), prefix), lua.NewKeys(prefix, queue)
-	if _, err := p.CancelRetries(t.Context(), queue, "", "m"); err != nil { // now the server knows the script
+	if _, err := p.CancelRetries(t.Context(), queue, "", "m"); err != nil { // loads the script
 		t.Fatal(err)
 	}
 	for i := range 3000 {
 		queuetest.Do(t, c, "ZADD", k.Due, "1e13", fmt.Sprint("first-", i))
 	}
 	for i := range 20 {
-		waits(t, c, k, lua.Member{Kind: lua.MemberRetry, ID: "m", Group: "a", Of: fmt.Sprint(i, "-1")}, 1e13)
+		addRetry(t, c, k, lua.Member{Kind: lua.MemberRetry, ID: "m", Group: "a", Of: fmt.Sprint(i, "-1")}, 1e13)
 	}
 	proxy.CutAfterForward(1, "EVALSHA")
 	found, err := p.CancelRetries(t.Context(), queue, "", "m")

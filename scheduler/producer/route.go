@@ -1,7 +1,6 @@
 package producer
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,117 +19,100 @@ import (
 
 // route is the producer's state of one queue: its partition counts, and the group commits of the partitions in use.
 type route struct {
-	p     *Producer
-	queue string
-	state loop.Reporter
-	tell  observe.Series              // nil = no observer
-	known atomic.Pointer[knownCounts] // nil before the first look at the registry
+	producer *Producer
+	queue    string
+	state    loop.Reporter
+	series   observe.Series              // nil = no observer
+	known    atomic.Pointer[knownCounts] // nil until the first inquiry ends
 
-	mu        sync.Mutex
-	commits   []*groupCommit // by partition; nil = not used yet
-	producing bool           // a message is or was scheduled; else the queue is not registered
-	inquiry   *inquiry       // in flight
-	next      time.Time      // when the next one is due
-	failed    time.Time      // when the last one ended, if it could not read the counts
+	mu          sync.Mutex
+	commits     []*groupCommit // by partition; nil = not used yet
+	producing   bool           // Schedule was called for the queue; otherwise an inquiry does not register the queue
+	inquiry     *inquiry       // the inquiry in flight; nil = none
+	nextInquiry time.Time      // when the next inquiry may begin
+	failed      time.Time      // end of the last inquiry if it could not read the counts; else zero
 }
 
-// knownCounts are all partition counts that the registry ever gave for a queue. They are kept when the registry loses
-// some, and forgotten when the queue is deleted.
+// knownCounts are all partition counts that the registry ever gave for a queue. If the registry loses some, they are
+// kept. If the queue is deleted, they are forgotten.
 type knownCounts struct {
 	counts lua.Counts
-	asked  time.Time // zero: the registry never answered; partition 0 is always right
+	asked  time.Time // beginning of the inquiry; zero = the registry never answered, and counts is just 1
 }
 
 // inquiry is one request to the registry.
 type inquiry struct {
-	registers bool // also adds what the registry lacks, including the queue itself
+	registers bool // the request also adds counts that the registry lacks, and the queue itself
 	done      chan struct{}
 	err       error // set before done is closed
 }
 
-func newRoute(p *Producer, queue string) *route {
-	log := p.cfg.Logger.With(slog.String("queue", queue))
-	return &route{p: p, queue: queue, state: loop.Reporter{Log: log, Activity: "register", Quiet: lua.Temporary},
-		tell: observe.SeriesOf(p.cfg.Observer, observe.Client, queue, "")}
-}
-
-// told reports an event of n messages to the observer.
-func (r *route) told(e observe.Event, n int) {
-	if r.tell != nil && n > 0 {
-		r.tell.Add(e, n)
+func newRoute(producer *Producer, queue string) *route {
+	log := producer.cfg.Logger.With(slog.String("queue", queue))
+	return &route{
+		producer: producer,
+		queue:    queue,
+		state:    loop.Reporter{Log: log, Activity: "register", Quiet: lua.Temporary},
+		series:   observe.SeriesOf(producer.cfg.Observer, observe.Client, queue, ""),
 	}
 }
 
-// groupCommit returns the group commit of a partition.
-func (r *route) groupCommit(partition int) *groupCommit {
+// newBatch returns a batchRoute for messages. If a message needs the partition counts (see needsPartitions), it waits
+// for the registry until RetryTimeout has passed since the given time.
+func (r *route) newBatch(ctx context.Context, ms []Message, since time.Time) (batchRoute, error) {
+	counts, unread, err := r.countsToSchedule(ctx, slices.ContainsFunc(ms, needsPartitions), since)
+	if err != nil {
+		return batchRoute{}, err
+	}
+	b := batchRoute{route: r, counts: counts, unread: unread}
+	if counts.Latest() == 1 {
+		b.only = r.groupCommit(0)
+	}
+	return b, nil
+}
+
+// countsToSchedule makes sure that the queue will be registered, and returns its partition counts. If needed is set, it
+// waits longer for the registry; unread is the reason if the counts are still unknown at the end.
+func (r *route) countsToSchedule(ctx context.Context, needed bool,
+	since time.Time) (counts lua.Counts, unread, err error) {
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	for len(r.commits) <= partition {
-		r.commits = append(r.commits, nil)
+	if !r.producing { // earlier inquiries were for lookups, and did not register the queue
+		r.producing, r.nextInquiry = true, time.Time{}
 	}
-	l := r.commits[partition]
-	if l == nil {
-		l = newGroupCommit(r.p, lua.PartitionName(r.queue, partition))
-		l.queue, l.route = r.queue, r
-		r.commits[partition] = l
+	r.mu.Unlock()
+	known, err := r.counts(ctx)
+	switch {
+	case err != nil:
+	case needed && known.asked.IsZero():
+		unread = r.awaitCounts(ctx, since)
+		err = ctx.Err()
+	case needed || known.counts.Latest() > 1: // the queue may have been deleted, and have fewer partitions now
+		err = r.refreshOldCounts(ctx)
 	}
-	return l
+	if err != nil {
+		return nil, nil, err
+	}
+	return r.known.Load().counts, unread, nil
 }
 
-// counts returns the known partition counts. At first use of the queue it waits for the registry, but not for long: on
-// a cluster the registry may be out of reach while the queue is not. The only error is that of the context.
+// counts returns the known partition counts. At the first use of the queue it waits for the registry, for
+// registerTimeout at most, because on a cluster the registry may be out of reach while the queue is not. The only error
+// is that of the context.
 func (r *route) counts(ctx context.Context) (*knownCounts, error) {
-	if k := r.known.Load(); k != nil {
-		return k, nil
+	if known := r.known.Load(); known != nil {
+		return known, nil
 	}
-	_ = r.ask(ctx)
+	_ = r.askRegistry(ctx)
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	return r.known.Load(), nil
 }
 
-// read returns when the registry has given the partition counts. It asks repeatedly, until RetryTimeout has passed
-// since the given time.
-func (r *route) read(ctx context.Context, since time.Time) error {
-	for {
-		err := r.ask(ctx)
-		switch k := r.known.Load(); {
-		case k != nil && !k.asked.IsZero():
-			return nil
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case !lua.Temporary(err) || time.Since(since) > r.p.cfg.RetryTimeout:
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(retryMax):
-		}
-	}
-}
-
-// readAgain reads the partition counts once more if they are old: this producer rested, and the queue may have grown
-// meanwhile. It waits for registerTimeout at most. For registerEvery after an inquiry that failed it does not wait, and
-// the old counts stay in use. The only error is that of the context.
-func (r *route) readAgain(ctx context.Context) error {
-	if time.Since(r.known.Load().asked) < restedAfter {
-		return nil
-	}
-	r.mu.Lock()
-	failing := time.Since(r.failed) < registerEvery
-	r.mu.Unlock()
-	if failing {
-		return nil
-	}
-	_ = r.ask(ctx)
-	return ctx.Err()
-}
-
-// ask asks the registry, and waits for the answer, for registerTimeout at most. Concurrent callers share one inquiry.
-func (r *route) ask(ctx context.Context) error {
-	q := r.begin(time.Time{})
+// askRegistry makes an inquiry, and waits for its end, for registerTimeout at most. Concurrent callers share one
+// inquiry, which may have begun before the call.
+func (r *route) askRegistry(ctx context.Context) error {
+	q := r.beginInquiry()
 	select {
 	case <-q.done:
 		return q.err
@@ -139,28 +121,38 @@ func (r *route) ask(ctx context.Context) error {
 	}
 }
 
-// refresh starts an inquiry if the last one is old. It does not wait.
-func (r *route) refresh() { r.begin(time.Now()) }
-
-// begin starts an inquiry if one is due by now, unless one is in flight. With the zero time one is always due. It
-// returns the inquiry in flight, if any.
-func (r *route) begin(now time.Time) *inquiry {
+// beginInquiryIfDue starts an inquiry if the time for the next one has come and none is in flight.
+func (r *route) beginInquiryIfDue(now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.inquiry == nil && (now.IsZero() || !now.Before(r.next)) {
+	if !now.Before(r.nextInquiry) {
+		r.beginInquiryLocked()
+	}
+}
+
+// beginInquiry starts an inquiry unless one is in flight. It returns the inquiry in flight.
+func (r *route) beginInquiry() *inquiry {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.beginInquiryLocked()
+}
+
+func (r *route) beginInquiryLocked() *inquiry {
+	if r.inquiry == nil {
 		r.inquiry = &inquiry{registers: r.producing, done: make(chan struct{})}
-		r.p.busy.Add(1) // the caller's own count keeps it above zero
+		r.producer.busy.Add(1) // busy is above zero already, because the caller is counted
 		go r.run(r.inquiry)
 	}
 	return r.inquiry
 }
 
+// run makes one inquiry.
 func (r *route) run(q *inquiry) {
-	defer r.p.busy.Done()
+	defer r.producer.busy.Done()
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(context.Background(), registerTimeout)
 	defer cancel()
-	counts, err := r.sync(ctx, q.registers)
+	counts, err := r.syncRegistry(ctx, q.registers)
 	r.state.Report(err)
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -174,12 +166,12 @@ func (r *route) run(q *inquiry) {
 	if counts == nil {
 		r.failed = time.Now()
 	}
-	r.next = time.Now().Add(registerEvery)
+	r.nextInquiry = time.Now().Add(registerEvery)
 	if err != nil {
-		r.next = time.Now().Add(registerRetry)
+		r.nextInquiry = time.Now().Add(registerRetry)
 	}
-	if r.producing && !q.registers {
-		r.next = time.Time{}
+	if r.producing && !q.registers { // Schedule was called during the inquiry: the next one registers the queue
+		r.nextInquiry = time.Time{}
 	}
 	if counts == nil {
 		q.err = err
@@ -188,35 +180,39 @@ func (r *route) run(q *inquiry) {
 	close(q.done)
 }
 
-// sync reads the partition counts of the queue, and registers known counts that the registry lacks. It forgets the
-// counts of a deleted queue. With registers it also registers the queue if it is new or was lost. A caller that only
-// looks for messages, perhaps under a misspelt name, creates no queue. Counts are nil only if they could not be read. A
-// failure to register is only reported, because bridges find queues, too. One round trip if nothing is missing.
-func (r *route) sync(ctx context.Context, registers bool) (lua.Counts, error) {
-	c, key := r.p.cfg.Client, r.p.globals.Queues
+// syncRegistry reads the partition counts of the queue, and registers known counts that the registry lacks. It forgets
+// the counts of a deleted queue. If registers is set, it also registers the queue if the registry lacks it. Lookups
+// leave registers unset, because they must not create a queue, for example under a misspelt name.
+//
+// The counts are nil only if they could not be read. If only the registration fails, syncRegistry returns counts and an
+// error: messages can be scheduled all the same, because bridges find unregistered queues. It takes one round trip if
+// the registry lacks nothing.
+func (r *route) syncRegistry(ctx context.Context, registers bool) (lua.Counts, error) {
+	c, key := r.producer.cfg.Client, r.producer.globals.Queues
 	text, err := c.Do(ctx, c.B().Hget().Key(key).Field(r.queue).Build()).ToString()
 	if err != nil && !rueidis.IsRedisNil(err) {
 		err = fmt.Errorf("read the partitions of %s: %w", r.queue, lua.Classify("HGET "+key, err))
-		// The deadline of the inquiry has passed, not a caller's. The connection may report it before the context does.
+		// If the deadline has passed, it is that of the inquiry, and not that of a caller. The connection may report it
+		// before ctx.Err does.
 		if ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded) {
 			err = fmt.Errorf("%w: no reply within %s: %v", lua.ErrUnavailable, registerTimeout, err)
 		}
 		return nil, err
 	}
 	counts := lua.ParseCounts(text)
-	if k := r.known.Load(); k != nil {
-		counts = counts.With(k.counts...)
+	if known := r.known.Load(); known != nil {
+		counts = counts.With(known.counts...)
 	}
 	switch {
-	case text == counts.String():
+	case text == counts.String(): // the registry lacks nothing
 	case registers || text != "":
-		found, err := lua.SyncCounts(ctx, c, r.p.globals, map[string]lua.Counts{r.queue: counts})
+		found, err := lua.SyncCounts(ctx, c, r.producer.globals, map[string]lua.Counts{r.queue: counts})
 		if err != nil {
 			return counts, err
 		}
 		return found[r.queue], nil
 	case counts.Latest() > 1:
-		found, err := lua.CurrentCounts(ctx, c, r.p.globals, map[string]lua.Counts{r.queue: counts})
+		found, err := lua.CurrentCounts(ctx, c, r.producer.globals, map[string]lua.Counts{r.queue: counts})
 		if err != nil {
 			return counts, err
 		}
@@ -225,104 +221,67 @@ func (r *route) sync(ctx context.Context, registers bool) (lua.Counts, error) {
 	return counts, nil
 }
 
-// register makes the bridges know the queue, and the producer its partitions. It waits only after a commit that failed.
-func (g *groupCommit) register(ctx context.Context) {
-	if g.stranger.Load() {
-		_ = g.route.ask(ctx)
-	} else {
-		g.route.refresh()
+// awaitCounts waits until the registry has given the partition counts. It asks repeatedly, until RetryTimeout has
+// passed since the given time.
+func (r *route) awaitCounts(ctx context.Context, since time.Time) error {
+	for {
+		err := r.askRegistry(ctx)
+		switch known := r.known.Load(); {
+		case known != nil && !known.asked.IsZero():
+			return nil
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case !lua.Temporary(err) || time.Since(since) > r.producer.cfg.RetryTimeout:
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(retryMax):
+		}
 	}
 }
 
-// batchRoute routes the messages of one call to the group commits of their partitions.
-type batchRoute struct {
-	route  *route
-	counts lua.Counts
-	only   *groupCommit   // if the queue has one partition
-	used   []*groupCommit // if the queue has several partitions
-
-	unread error // why the partitions are unknown although a message needs them: see needsPartitions
-
-	takes map[int]taking // extra work of replacements, by index in the batch
-
-	contestedSince time.Time // when a message of the call first began again; zero = never
-}
-
-// batchRoute returns the route of messages to their partitions, and marks the queue to be registered. For messages with
-// a key or a chosen ID it waits longer for the registry.
-func (r *route) batchRoute(ctx context.Context, ms []Message, since time.Time) (batchRoute, error) {
+// refreshOldCounts reads the partition counts again if they are older than maxCountsAge: the producer has not been used
+// meanwhile, and the queue may have grown. It waits for registerTimeout at most. If an inquiry has failed within
+// registerEvery, it does not ask, and the old counts stay in use. The only error is that of the context.
+func (r *route) refreshOldCounts(ctx context.Context) error {
+	if time.Since(r.known.Load().asked) < maxCountsAge {
+		return nil
+	}
 	r.mu.Lock()
-	if !r.producing { // lookups so far did not register the queue
-		r.producing, r.next = true, time.Time{}
-	}
+	failing := time.Since(r.failed) < registerEvery
 	r.mu.Unlock()
-	k, err := r.counts(ctx)
-	if err != nil {
-		return batchRoute{}, err
+	if failing {
+		return nil
 	}
-	var unread error
-	needed := slices.ContainsFunc(ms, needsPartitions)
-	if needed && k.asked.IsZero() {
-		unread = r.read(ctx, since)
-		err = ctx.Err()
-	} else if needed || k.counts.Latest() > 1 { // the queue may have been deleted, and have fewer partitions now
-		err = r.readAgain(ctx)
-	}
-	if err != nil {
-		return batchRoute{}, err
-	}
-	k = r.known.Load()
-	s := batchRoute{route: r, counts: k.counts, unread: unread}
-	if k.counts.Latest() == 1 {
-		s.only = r.groupCommit(0)
-	}
-	return s, nil
+	_ = r.askRegistry(ctx)
+	return ctx.Err()
 }
 
-// add queues messages for the commits of their partitions: see groupCommit.add. With several partitions missing IDs are
-// generated here, because they decide the partition.
-func (s *batchRoute) add(ws []waiting) {
-	if s.only != nil {
-		s.only.add(ws)
-		return
+// groupCommit returns the group commit of a partition.
+func (r *route) groupCommit(partition int) *groupCommit {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for len(r.commits) <= partition {
+		r.commits = append(r.commits, nil)
 	}
-	for i := range ws {
-		w := &ws[i]
-		if w.item.ID == "" {
-			var err error
-			if w.item.ID, err = s.route.newID(); err != nil {
-				w.call.answer(w.at, Result{Receipt{ID: w.item.ID}, wrap("schedule", s.route.queue, w.item.ID, err)})
-				continue
-			}
-		}
-		partition := s.counts.Of(cmp.Or(w.key, w.item.ID))
-		if t, replaces := s.takes[w.at]; replaces {
-			partition, w.item.Meta = t.to, lua.Marked(w.item.Meta)
-			if t.window > 0 {
-				w.item.Dedup = lua.Window(t.window)
-			}
-		}
-		l := s.route.groupCommit(partition)
-		if !slices.Contains(s.used, l) {
-			s.used = append(s.used, l)
-		}
-		l.add(ws[i : i+1])
+	if r.commits[partition] == nil {
+		r.commits[partition] = newGroupCommit(r, partition)
 	}
+	return r.commits[partition]
 }
 
 func (r *route) newID() (string, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	id := r.p.cfg.NewID()
+	id := r.producer.cfg.NewID()
 	return id, lua.CheckID(id)
 }
 
-// start starts the commits of the added messages.
-func (s *batchRoute) start(c *batchCall) {
-	if s.only != nil {
-		s.only.lead(c)
-	}
-	for _, l := range s.used {
-		l.start()
+// report reports an event of n messages to the observer.
+func (r *route) report(e observe.Event, n int) {
+	if r.series != nil && n > 0 {
+		r.series.Add(e, n)
 	}
 }

@@ -15,10 +15,11 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-const never = 1_000_000 // cuts: until the end of the test
+const toTheEnd = 1_000_000 // number of cuts that no test reaches, so that all matching commands fail
 
-// A producer in use learns of a growth within seconds, and no call waits for that.
+// A producer in use must learn of a growth within seconds, and no call may wait for that.
 func TestProducerHearsOfGrowth(t *testing.T) {
+	redistest.Long(t)
 	t.Parallel()
 	s := redistest.Shared(t)
 	c, prefix, queue := s.Client(t), s.Prefix(t), redistest.Queue(t)
@@ -39,7 +40,7 @@ func TestProducerHearsOfGrowth(t *testing.T) {
 		return n == 1 && name != queue, fmt.Sprint(r.ID, " is not in ", name)
 	})
 	t.Logf("after %v", time.Since(grown))
-	// It keeps the counts that it knows when the registry loses them, and restores them there.
+	// If the registry loses the counts, the producer must keep them and register them again.
 	queuetest.Do(t, c, "DEL", lua.NewGlobals(prefix).Queues)
 	redistest.Eventually(t, registerEvery+5*time.Second, func() (bool, string) {
 		if _, err := p.Schedule(t.Context(), queue, Message{Delay: time.Hour}); err != nil {
@@ -50,8 +51,8 @@ func TestProducerHearsOfGrowth(t *testing.T) {
 	queuetest.EventuallyRegistered(t, c, prefix, queue, "1,8")
 }
 
-// A program that ends soon after its only message had its single try to register fail, on a slow server: nobody knew
-// the queue until the discovery found it.
+// Close must register a queue that could not be registered before. Regression: a program ended soon after its only
+// message, and its single try to register failed on a slow server. Nobody knew the queue until the discovery found it.
 func TestCloseRegistersWhatCouldNotBeRegistered(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
@@ -69,7 +70,7 @@ func TestCloseRegistersWhatCouldNotBeRegistered(t *testing.T) {
 	redistest.Want(t, "registered", queuetest.Integer(t, c, "HLEN", lua.NewGlobals(prefix).Queues), int64(1))
 }
 
-// Messages of one caller keep their order within a partition, also if they are due at once.
+// The messages of one caller must keep their order within a partition, also if they are due at once.
 func TestPartitionKeepsTheOrderOfItsMessages(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
@@ -104,7 +105,7 @@ func TestPartitionKeepsTheOrderOfItsMessages(t *testing.T) {
 	}
 }
 
-// A chosen ID is refused while it is scheduled, or in its dedup window, in the partition of an older count.
+// A chosen ID must be refused if the partition of an older count has it scheduled or in a dedup window.
 func TestDuplicateIsRefusedAcrossGrowth(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -139,7 +140,7 @@ func TestDuplicateIsRefusedAcrossGrowth(t *testing.T) {
 		if _, err := p.Schedule(t.Context(), queue, Message{ID: ended}); err != nil {
 			t.Errorf("its window has ended: %v", err)
 		}
-		// One batch with more of them than one pipeline takes, and with others among them.
+		// One batch with more chosen IDs than one pipeline takes, and with other messages among them.
 		ms := []Message{{}, {ID: "new"}, {ID: "new\x1f"}}
 		for i := range 2 * duplicatesChunk {
 			ms = append(ms, Message{ID: fmt.Sprint("batch-", i)})
@@ -165,8 +166,8 @@ func TestDuplicateIsRefusedAcrossGrowth(t *testing.T) {
 	})
 }
 
-// A call that asked to replace a message in the partition of an older count used to be refused as a duplicate. Now the
-// message is replaced in that partition, and found there as before.
+// A call may replace a message in the partition of an older count. The message must be replaced in that partition,
+// where it is found as before. Regression: the call was refused as a duplicate.
 func TestReplaceGoesWhereTheMessageIs(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -190,7 +191,7 @@ func TestReplaceGoesWhereTheMessageIs(t *testing.T) {
 			how      lua.Dedup
 			delay    time.Duration
 			replaced bool
-			left     string // in partition 0
+			left     string // payload in partition 0 afterwards
 		}{
 			{id, lua.Replace, 2 * time.Hour, true, "1"},
 			{id, lua.ReplaceLater, time.Hour, false, "1"},
@@ -216,23 +217,24 @@ func TestReplaceGoesWhereTheMessageIs(t *testing.T) {
 			return n
 		}
 		for partition := 1; partition < counts.Latest(); partition++ {
-			redistest.Want(t, "in another partition", scheduled(partition), int64(0))
+			redistest.Want(t, "messages in another partition", scheduled(partition), int64(0))
 		}
 		done, err := p.Cancel(t.Context(), queue, id)
 		redistest.Want(t, "cancelled", fmt.Sprint(done, err), "true <nil>")
 		if _, err := p.Schedule(t.Context(), queue, Message{ID: id, Delay: time.Hour, Replace: lua.Replace}); err != nil {
 			t.Error("nothing is there to replace:", err)
 		}
-		redistest.Want(t, "where it belongs now", scheduled(5), int64(1))
+		redistest.Want(t, "messages in the partition of the newest count", scheduled(5), int64(1))
 	})
 }
 
-// A message that is refused as a duplicate is as durable as asked, or the error says that it is not.
+// A message that is refused as a duplicate must be as durable as the caller asked, or the error must say that it is
+// not.
 func TestDuplicateInAnOlderPartitionWaitsForItsDurability(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
 	c, prefix, queue := s.Client(t), s.Prefix(t), redistest.Queue(t)
-	durably := func(c *Config) { c.Durability = lua.Durability{Replicas: 1, Timeout: 10 * time.Millisecond} } // there is none
+	durably := func(c *Config) { c.Durability = lua.Durability{Replicas: 1, Timeout: 10 * time.Millisecond} } // no replica
 	id := queuetest.IDOf(lua.Counts{1, 8}, 5)
 	if _, err := newProducer(t, c, prefix, durably).Schedule(t.Context(), queue,
 		Message{ID: id, Delay: time.Hour}); !errors.Is(err, lua.ErrNotDurable) {
@@ -245,20 +247,20 @@ func TestDuplicateInAnOlderPartitionWaitsForItsDurability(t *testing.T) {
 		t.Errorf("scheduled again: %v", err)
 	}
 	_ = p.Close()
-	// that of the first producer may still be there
+	// The token of the first producer, which is not closed, may still be there.
 	if n := queuetest.Integer(t, c, "ZCARD", lua.NewKeys(prefix, queue).Seen); n > 1 {
 		t.Errorf("%d tokens are left", n)
 	}
 }
 
-// Cancel and Reschedule find a message in the partition of any count that the queue ever had. A producer that has not
-// heard of a growth before the call never answers "not scheduled".
+// Cancel and Reschedule must find a message in the partition of any count that the queue ever had. A producer that does
+// not know of a growth yet must not answer "not scheduled".
 func TestCancelAndRescheduleFindMessagesAcrossGrowth(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		t.Parallel()
 		c, prefix, queue := s.Client(t), s.Prefix(t), redistest.Queue(t)
-		old := newProducer(t, c, prefix) // learns of nothing, because it is used last
+		old := newProducer(t, c, prefix) // knows no growth, because it is not used until the end
 		if _, err := old.Schedule(t.Context(), queue, Message{ID: "first", Delay: time.Hour}); err != nil {
 			t.Fatal(err)
 		}
@@ -301,7 +303,7 @@ func TestCancelAndRescheduleFindMessagesAcrossGrowth(t *testing.T) {
 	})
 }
 
-// The first "no" of a producer that has not heard of the growth is no answer: it asks the registry once more.
+// If a producer that does not know of a growth finds no message, it must read the registry and look once more.
 func TestStaleCountsMakeNoDefiniteNo(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
@@ -323,9 +325,10 @@ func TestStaleCountsMakeNoDefiniteNo(t *testing.T) {
 	}
 }
 
-// While the registry cannot be read, messages go to partition 0, which always exists. A message that is not found there
-// may be in another partition.
+// While the registry cannot be read, messages must go to partition 0, which always exists. A message that is not found
+// there may be in another partition, so the answer must not be "not scheduled".
 func TestUnreadRegistryMakesNoDefiniteNo(t *testing.T) {
+	redistest.Long(t)
 	t.Parallel()
 	s := redistest.Shared(t)
 	c, prefix, queue, proxy := s.Client(t), s.Prefix(t), redistest.Queue(t), s.Proxy(t)
@@ -334,7 +337,7 @@ func TestUnreadRegistryMakesNoDefiniteNo(t *testing.T) {
 	if _, err := newProducer(t, c, prefix).Schedule(t.Context(), queue, Message{ID: id, Delay: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
-	proxy.CutBeforeForward(never, "HGET")
+	proxy.CutBeforeForward(toTheEnd, "HGET")
 	p := newProducer(t, proxy.Client(t, queuetest.WithoutPings), prefix, func(c *Config) { c.RetryTimeout = 2 * time.Second })
 	asked := time.Now()
 	r, err := p.Schedule(t.Context(), queue, Message{Delay: time.Hour})
@@ -356,7 +359,7 @@ func TestUnreadRegistryMakesNoDefiniteNo(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	// it may be in another partition as well
+	// The same ID may be in another partition as well, so even this answer needs the registry.
 	if done, err := p.Cancel(t.Context(), queue, r.ID); !errors.Is(err, lua.ErrUnavailable) || errors.Is(err, ErrUncertain) ||
 		!done {
 		t.Errorf("cancel what is in partition 0: %v, %v", done, err)
@@ -367,9 +370,10 @@ func TestUnreadRegistryMakesNoDefiniteNo(t *testing.T) {
 	}
 }
 
-// A key decides the partition, so a message with a key waits for the registry: in partition 0 it could overtake others
-// of its key.
+// An ordering key decides the partition, so a message with a key must wait for the registry. In partition 0 it could
+// overtake others of its key.
 func TestAKeyWaitsForTheRegistry(t *testing.T) {
+	redistest.Long(t)
 	t.Parallel()
 	s := redistest.Shared(t)
 	c, prefix, queue, proxy := s.Client(t), s.Prefix(t), redistest.Queue(t), s.Proxy(t)
@@ -378,7 +382,7 @@ func TestAKeyWaitsForTheRegistry(t *testing.T) {
 	for n := 0; counts.Of(key) == 0; n++ {
 		key = fmt.Sprint("key-", n)
 	}
-	proxy.CutBeforeForward(never, "HGET")
+	proxy.CutBeforeForward(toTheEnd, "HGET")
 	impatient := func(c *Config) { c.RetryTimeout = 2 * time.Second }
 	p := newProducer(t, proxy.Client(t, queuetest.WithoutPings), prefix, impatient)
 	results, err := p.ScheduleBatch(t.Context(), queue, []Message{{Key: key, Delay: time.Hour}, {Delay: time.Hour}})
@@ -415,9 +419,10 @@ func TestAKeyWaitsForTheRegistry(t *testing.T) {
 	}
 }
 
-// A chosen ID is looked up in all partitions, so its message waits for the registry. In partition 0 it used to be
-// accepted once more while another partition held or remembered its ID.
+// A chosen ID is looked up in all partitions, so its message must wait for the registry. Regression: partition 0
+// accepted the ID once more, while another partition held or remembered it.
 func TestAChosenIDWaitsForTheRegistry(t *testing.T) {
+	redistest.Long(t)
 	t.Parallel()
 	s := redistest.Shared(t)
 	c, prefix, queue, proxy := s.Client(t), s.Prefix(t), redistest.Queue(t), s.Proxy(t)
@@ -433,7 +438,7 @@ func TestAChosenIDWaitsForTheRegistry(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	proxy.CutBeforeForward(never, "HGET")
+	proxy.CutBeforeForward(toTheEnd, "HGET")
 	ms := []Message{scheduled, remembered, fresh, replacing, {Delay: time.Hour}}
 	p := newProducer(t, proxy.Client(t, queuetest.WithoutPings), prefix, func(c *Config) { c.RetryTimeout = 2 * time.Second })
 	results, err := p.ScheduleBatch(t.Context(), queue, ms)
@@ -486,10 +491,11 @@ func TestAChosenIDWaitsForTheRegistry(t *testing.T) {
 		}
 	}
 	name := lua.PartitionName(queue, 7)
-	redistest.Want(t, "where it belongs", queuetest.Integer(t, c, "ZCARD", lua.NewKeys(prefix, name).Due), int64(1))
+	redistest.Want(t, "in the partition of the ID", queuetest.Integer(t, c, "ZCARD", lua.NewKeys(prefix, name).Due),
+		int64(1))
 }
 
-// A lost reply of one partition leaves the answer open, whatever the others say.
+// If the reply of one partition is lost, the answer must be ErrUncertain, whatever the other partitions answer.
 func TestLostReplyOfOnePartitionLeavesTheAnswerOpen(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
@@ -502,15 +508,15 @@ func TestLostReplyOfOnePartitionLeavesTheAnswerOpen(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// Now the server knows the scripts: its first reply would otherwise only say that it does not.
+	// These calls load the scripts. Otherwise the reply that gets lost would only say that the script is not known.
 	if done, err := p.Cancel(t.Context(), queue, "unknown"); done || err != nil {
 		t.Errorf("cancel of none: %v, %v", done, err)
 	}
 	if _, err := p.Reschedule(t.Context(), queue, "unknown", time.Hour, time.Time{}); !errors.Is(err, ErrNotScheduled) {
 		t.Errorf("reschedule of none: %v", err)
 	}
-	// Both partitions that may hold the message are asked at once. If the other one's reply is lost, its repeat finds
-	// nothing, and the answer of this one is definite.
+	// Both partitions that may hold the message are asked at once. If the lost reply is that of partition 0, its repeat
+	// finds nothing, and the answer is definite. So try until the reply of partition 3 is lost.
 	for uncertain := false; !uncertain; {
 		id := queuetest.IDOf(counts, 3)
 		if _, err := p.Schedule(t.Context(), queue, Message{ID: id, Delay: time.Hour}); err != nil &&
@@ -534,9 +540,11 @@ func TestLostReplyOfOnePartitionLeavesTheAnswerOpen(t *testing.T) {
 	if done, err := p.Cancel(t.Context(), queue, queuetest.IDOf(counts, 0)); !done || err != nil {
 		t.Errorf("cancel of another: %v, %v", done, err)
 	}
-	// An unusable partition also matters to a message that is found elsewhere: it may hold the same ID.
+	// A partition that cannot be read may hold the same ID, so the error must be reported even if the message is found
+	// elsewhere.
 	minimal := queuetest.IDOf(counts, 4)
-	queuetest.Do(t, c, "ZADD", lua.NewKeys(prefix, queue).Due, "1e13", minimal) // by a producer that knows no partitions
+	// As by a producer that knows no partitions.
+	queuetest.Do(t, c, "ZADD", lua.NewKeys(prefix, queue).Due, "1e13", minimal)
 	queuetest.Do(t, c, "SET", lua.NewKeys(prefix, lua.PartitionName(queue, 4)).Meta, "x")
 	if done, err := p.cancel(t.Context(), queue, []string{minimal}); !errors.Is(err, lua.ErrWrongType) || !done[0] {
 		t.Errorf("found in partition 0, though another one cannot be used: %v, %v", done, err)
@@ -546,7 +554,8 @@ func TestLostReplyOfOnePartitionLeavesTheAnswerOpen(t *testing.T) {
 	}
 }
 
-// A caller that waits for the first inquiry ends with its own context, and its message is not stored.
+// A caller that waits for the first read of the registry must end with its own context, and its message must not be
+// stored.
 func TestFirstLookEndsWithTheCallersContext(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
@@ -561,12 +570,12 @@ func TestFirstLookEndsWithTheCallersContext(t *testing.T) {
 	}
 	proxy.Stall(false)
 	if _, err := p.Schedule(t.Context(), queue, Message{ID: "a"}); err != nil {
-		t.Errorf("then: %v", err)
+		t.Errorf("schedule when the server answers again: %v", err)
 	}
 }
 
-// After a rest a producer used the partition count of its last look, however old. After a growth messages of one key
-// were in two partitions, and an ID was taken twice.
+// After a rest a producer must read the partition count again. Regression: it used the count of its last look, however
+// old. After a growth, messages of one key were in two partitions, and an ID was taken twice.
 func TestAProducerThatRestedReadsTheCountAgain(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
@@ -587,24 +596,24 @@ func TestAProducerThatRestedReadsTheCountAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.busy.Done()
-	rests := func() {
-		r.known.Store(&knownCounts{r.known.Load().counts, time.Now().Add(-restedAfter)})
+	expireCounts := func() {
+		r.known.Store(&knownCounts{r.known.Load().counts, time.Now().Add(-maxCountsAge)})
 	}
 
-	rests()
+	expireCounts()
 	if _, err := p.Schedule(t.Context(), queue, known); !errors.Is(err, ErrDuplicate) {
 		t.Errorf("an ID that another partition holds: %v", err)
 	}
 	if _, err := p.Schedule(t.Context(), queue, Message{Key: queuetest.IDOf(counts, 6), Delay: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
-	redistest.Want(t, "where the key belongs",
+	redistest.Want(t, "messages in the partition of the key",
 		queuetest.Integer(t, c, "ZCARD", lua.NewKeys(prefix, lua.PartitionName(queue, 6)).Due), int64(1))
 
-	// While nobody answers, one call waits, and the next ones do not.
+	// While the registry does not answer, one call waits for it, and the next ones do not.
 	p.busy.Wait()
-	rests()
-	proxy.CutBeforeForward(never, "HGET")
+	expireCounts()
+	proxy.CutBeforeForward(toTheEnd, "HGET")
 	for range 20 {
 		if _, err := p.Schedule(t.Context(), queue, Message{Key: "k", Delay: time.Hour}); err != nil {
 			t.Fatalf("without the registry: %v", err)
@@ -644,7 +653,7 @@ func TestAProducerThatRestedForgetsThePartitionsOfADeletedQueue(t *testing.T) {
 				t.Fatal(err)
 			}
 			p.busy.Done()
-			r.known.Store(&knownCounts{r.known.Load().counts, time.Now().Add(-restedAfter)})
+			r.known.Store(&knownCounts{r.known.Load().counts, time.Now().Add(-maxCountsAge)})
 			if _, err := p.Schedule(t.Context(), queue, m); err != nil {
 				t.Fatal(err)
 			}
@@ -656,11 +665,11 @@ func TestAProducerThatRestedForgetsThePartitionsOfADeletedQueue(t *testing.T) {
 			if _, err := lua.RegisterCounts(t.Context(), c, g, map[string]lua.Counts{queue: counts}); err != nil {
 				t.Fatal(err)
 			}
-			if err := r.ask(t.Context()); err != nil {
+			if err := r.askRegistry(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			queuetest.Do(t, c, "DEL", g.Queues)
-			if err := r.ask(t.Context()); err != nil {
+			if err := r.askRegistry(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			queuetest.EventuallyRegistered(t, c, prefix, queue, "1,8")
@@ -668,7 +677,7 @@ func TestAProducerThatRestedForgetsThePartitionsOfADeletedQueue(t *testing.T) {
 	}
 }
 
-// A producer that only looked for messages remembers the partitions of a queue as well. Regression: it never forgot
+// A producer that only looks for messages remembers the partitions of a queue as well. Regression: it never forgot
 // those of a deleted queue, and each look made them count as read just now.
 func TestAProducerThatOnlyLooksForgetsThePartitionsOfADeletedQueue(t *testing.T) {
 	t.Parallel()
@@ -694,7 +703,7 @@ func TestAProducerThatOnlyLooksForgetsThePartitionsOfADeletedQueue(t *testing.T)
 	}
 	p.busy.Done()
 	redistest.Want(t, "known", r.known.Load().counts.String(), "1,8")
-	if err := r.ask(t.Context()); err != nil {
+	if err := r.askRegistry(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	redistest.Want(t, "known", r.known.Load().counts.String(), "1")

@@ -21,13 +21,13 @@ type CancelVerdict string
 
 // Verdicts; the first one that applies is returned.
 const (
-	// Unread: the given group has not read the message, and it stays. Either it waits for its first delivery, which is
-	// for all groups, or it is ready and another group needs it. It is not cancelled for the given group.
+	// Unread: the given group has not read the message, and the message was not cancelled for that group. Either it
+	// waits for its first delivery, which is for all groups, or it is ready and another group needs it.
 	Unread CancelVerdict = "unread"
 	// Cancelling: a worker holds the message. The worker learns of the cancellation with its next extend. The message
 	// ends when the worker releases it.
 	Cancelling CancelVerdict = "cancelling"
-	Cancelled  CancelVerdict = "cancelled" // nothing of it runs, or will start
+	Cancelled  CancelVerdict = "cancelled" // no delivery of the message is running, and none will start
 	// NotFound: the message is not scheduled, not ready, not held, and has no retry. This may be wrong if the message
 	// became ready and failed again during each of three walks through the schedule.
 	NotFound CancelVerdict = "not found"
@@ -43,56 +43,60 @@ type Holder struct {
 type Cancellation struct {
 	ID      string
 	Verdict CancelVerdict
-	Holders []Holder // who learns of the cancellation; with Cancelling
+	Holders []Holder // workers that will learn of the cancellation; only with Cancelling
 	Retries []Retry  // waiting retries that were removed
 }
 
 // entryStep is the number of stream entries that one call examines.
 const entryStep = 1000
 
-// mostRounds is the most walks of one call through the schedules.
-const mostRounds = 3
+// maxRounds is the greatest number of walks of one call through the schedules.
+const maxRounds = 3
 
 // CancelRunning cancels messages in any state, in every partition: scheduled, waiting as a retry, ready, or held by a
-// worker; for all groups, or for one. For one group, a message that waits for its first delivery stays, because it is
-// for all groups. So does an entry that this group has not read and another group needs: see Unread.
+// worker. It cancels them for all groups, or for one. With a group, a message that waits for its first delivery is not
+// cancelled, because that delivery is for all groups. Nor is an entry cancelled that the group has not read and another
+// group needs: see Unread.
 //
-// A worker that holds a message learns of it with its next extend, within 5 seconds and a third of the visibility
-// timeout; then its handler's context is cancelled.
+// A worker that holds a message learns of the cancellation with its next extend, within 5 seconds and a third of the
+// visibility timeout. Then the context of its handler is cancelled.
 //
-// No key tells where entries are. So the call walks the streams, in steps of 1,000 entries, up to the end that each had
-// when the walk reached it; then the schedules, like CancelRetries; then the rest of the streams. A message may become
-// ready and fail during these walks, so that none finds it. So if the call has not found a message, and a group has
-// read entries meanwhile, it walks the schedules and the rest of the streams again, three times at most: see NotFound.
+// Redis has no index of entries. So the call walks the streams, in steps of 1,000 entries, up to the last entry that
+// each stream had when its walk began. Then it walks the schedules, like CancelRetries, and then the entries that were
+// added to the streams meanwhile. During these walks a message may become ready and fail, so that no walk finds the
+// message. So if the call has not found a message, and a group has read entries meanwhile, it walks the schedules and
+// the new entries again, three times at most: see NotFound.
 //
-// With an error, the messages found so far are cancelled and returned; others may still exist. Errors as with Cancel;
-// also lua.ErrOldBridge while a live bridge would dead-letter a cancelled delivery, unless old bridges are allowed.
+// With an error, the messages found so far are cancelled and returned; others may still exist. Errors as with Cancel.
+// Also lua.ErrOldBridge while a live bridge would dead-letter a cancelled delivery, unless AllowOldBridges is set.
 func (p *Producer) CancelRunning(ctx context.Context, queue, group string, ids ...string) ([]Cancellation, error) {
-	s := &entrySearch{p: p, queue: queue, group: group, ids: ids, found: map[string][]lua.FoundEntry{}, ends: map[int]string{}}
+	s := &entrySearch{
+		producer: p, queue: queue, group: group, ids: ids, found: map[string][]lua.FoundEntry{}, ends: map[int]string{},
+	}
 	err := s.run(ctx)
 	return s.verdicts(), wrap("cancel running", queue, "", err)
 }
 
-// entrySearch is one CancelRunning.
+// entrySearch is one call of CancelRunning.
 type entrySearch struct {
-	p            *Producer
+	producer     *Producer
 	queue, group string
 	ids          []string
-	scheduled    []bool
-	stays        []staying // for one group: messages that wait for their first delivery, by index of ids
+	scheduled    []bool // by index of ids: the message waited for its first delivery, and was cancelled
 	retries      []Retry
+	// firstDeliveries are the first deliveries of the messages, by index of ids. They are only looked up for one group.
+	firstDeliveries []firstDelivery
 
-	mu    sync.Mutex
-	found map[string][]lua.FoundEntry // by message ID
-	ends  map[int]string              // by partition: entry ID up to which the stream was examined
-	late  error
+	mu         sync.Mutex
+	found      map[string][]lua.FoundEntry // by message ID
+	ends       map[int]string              // partition → ID of the last entry that was examined
+	notDurable error                       // set if a cancellation is less durable than the producer's Durability
 }
 
-// staying is whether a message waits for its first delivery, and how many of its entries were found before that was
-// looked up.
-type staying struct {
-	waits bool
-	found int
+// firstDelivery is the result of looking a message up in the schedules.
+type firstDelivery struct {
+	waits bool // the message waits for its first delivery
+	found int  // number of its entries that were found before the lookup
 }
 
 func (s *entrySearch) run(ctx context.Context) error {
@@ -109,47 +113,47 @@ func (s *entrySearch) run(ctx context.Context) error {
 	if len(s.ids) == 0 {
 		return nil
 	}
-	r, err := s.p.enter(ctx, s.queue)
+	r, err := s.producer.enter(ctx, s.queue)
 	if err != nil {
 		return err
 	}
-	defer s.p.busy.Done()
-	if err := s.p.levels.Allow(ctx, lua.LevelCancelled, "cancellations of what runs"); err != nil {
+	defer s.producer.busy.Done()
+	if err := s.producer.levels.Allow(ctx, lua.LevelCancelled, "cancellations of what runs"); err != nil {
 		return err
 	}
 	if _, err := r.counts(ctx); err != nil {
 		return err
 	}
-	// 1. Cancel entries in the streams. Then messages held by workers make no more retries.
-	// 2. Take waiting messages out of the schedules; for one group only its retries.
-	// 3. Walk the rest of the streams, for messages that became ready before step 2 reached them, behind the end of
-	// step 1.
-	// 4. Repeat steps 2 and 3 if an ID was not found, and a group has read entries meanwhile: the message may have become
-	// ready before step 2 reached it, and have failed before step 3 reached it.
-	before, err := s.progress(ctx, r)
+	// 1. Cancel entries in the streams. From then on, messages held by workers make no more retries.
+	// 2. Remove waiting messages from the schedules; for one group only its retries.
+	// 3. Cancel entries that were added to the streams since step 1, because messages may have become ready before
+	// step 2 reached them.
+	// 4. Repeat steps 2 and 3 if an ID was not found and a group has read entries meanwhile. The message may have
+	// become ready before step 2 reached it, and have failed before step 3 reached it.
+	before, err := s.readPositions(ctx, r)
 	if err != nil {
 		return err
 	}
-	if err := s.streams(ctx, r); err != nil {
+	if err := s.walkStreams(ctx, r); err != nil {
 		return err
 	}
 	var waiting error
 	for round := 1; ; round++ {
-		waiting = errors.Join(waiting, s.schedules(ctx, r, round))
-		if !lasting(waiting) {
+		waiting = errors.Join(waiting, s.cancelWaiting(ctx, r, round))
+		if !tookEffect(waiting) {
 			return waiting
 		}
-		next, err := s.progress(ctx, r)
+		next, err := s.readPositions(ctx, r)
 		if err != nil {
 			return err
 		}
-		if err := s.streams(ctx, r); err != nil {
+		if err := s.walkStreams(ctx, r); err != nil {
 			return err
 		}
-		if round == mostRounds || !s.misses() {
+		if round == maxRounds || !s.anyNotFound() {
 			break
 		}
-		now, err := s.progress(ctx, r)
+		now, err := s.readPositions(ctx, r)
 		if err != nil {
 			return err
 		}
@@ -158,47 +162,47 @@ func (s *entrySearch) run(ctx context.Context) error {
 		}
 		before = next
 	}
-	r.told(observe.Cancelled, len(s.found))
-	return errors.Join(waiting, s.late)
+	r.report(observe.Cancelled, len(s.found))
+	return errors.Join(waiting, s.notDurable)
 }
 
-// schedules takes waiting messages out of the schedules. First deliveries do not come back, so only the first round
-// takes them.
-func (s *entrySearch) schedules(ctx context.Context, r *route, round int) (waiting error) {
+// cancelWaiting removes waiting messages from the schedules. First deliveries do not come back, so only the first round
+// removes them.
+func (s *entrySearch) cancelWaiting(ctx context.Context, r *route, round int) (waiting error) {
 	if s.group == "" && round == 1 {
-		s.scheduled, waiting = s.p.cancel(ctx, s.queue, s.ids)
+		s.scheduled, waiting = s.producer.cancel(ctx, s.queue, s.ids)
 	}
-	if lasting(waiting) {
-		retries, failed := s.p.CancelRetries(ctx, s.queue, s.group, s.ids...)
+	if tookEffect(waiting) {
+		retries, failed := s.producer.CancelRetries(ctx, s.queue, s.group, s.ids...)
 		s.retries = append(s.retries, retries...)
 		waiting = errors.Join(waiting, failed)
 	}
-	if lasting(waiting) && s.group != "" {
-		waiting = errors.Join(waiting, s.lookForStaying(ctx, r))
+	if tookEffect(waiting) && s.group != "" {
+		waiting = errors.Join(waiting, s.lookUpFirstDeliveries(ctx, r))
 	}
 	return waiting
 }
 
-// misses reports whether one of the messages was not found so far.
-func (s *entrySearch) misses() bool {
+// anyNotFound reports whether one of the messages was not found so far.
+func (s *entrySearch) anyNotFound() bool {
 	return slices.ContainsFunc(s.verdicts(), func(c Cancellation) bool { return c.Verdict == NotFound })
 }
 
-// progress returns a text with the last entry that each group has read in each partition. An equal text means that no
-// group has read entries meanwhile.
-func (s *entrySearch) progress(ctx context.Context, r *route) (string, error) {
-	k, err := r.counts(ctx)
+// readPositions returns a text with the last entry that each group has read in each partition. If two calls return the
+// same text, no group has read entries in between.
+func (s *entrySearch) readPositions(ctx context.Context, r *route) (string, error) {
+	known, err := r.counts(ctx)
 	if err != nil {
 		return "", err
 	}
-	groups := make([][]view.GroupInfo, k.counts.Latest())
-	err = s.p.harmlessly(ctx, time.Now(), func(ctx context.Context) error {
+	groups := make([][]view.GroupInfo, known.counts.Latest())
+	err = s.producer.repeatIdempotent(ctx, time.Now(), func(ctx context.Context) error {
 		questions := make([]view.Question, len(groups))
 		for partition := range groups {
-			keys := s.p.keys(lua.PartitionName(s.queue, partition))
-			questions[partition] = view.GroupsOf(s.p.cfg.Client, keys.Stream, &groups[partition])
+			keys := s.producer.keys(lua.PartitionName(s.queue, partition))
+			questions[partition] = view.GroupsOf(s.producer.cfg.Client, keys.Stream, &groups[partition])
 		}
-		return view.Ask(ctx, s.p.cfg.Client, questions...)
+		return view.Ask(ctx, s.producer.cfg.Client, questions...)
 	})
 	var text strings.Builder
 	for partition, list := range groups {
@@ -209,21 +213,22 @@ func (s *entrySearch) progress(ctx context.Context, r *route) (string, error) {
 	return text.String(), err
 }
 
-// lasting reports whether the changes so far hold, so that the call continues.
-func lasting(err error) bool { return err == nil || errors.Is(err, lua.ErrNotDurable) }
+// tookEffect reports whether all changes so far took effect, though perhaps less durably than the producer's
+// Durability. Then the call continues.
+func tookEffect(err error) bool { return err == nil || errors.Is(err, lua.ErrNotDurable) }
 
-// streams walks the streams of all partitions at once, each from where the last walk ended. It uses partition counts
-// that were read from the registry after it began.
-func (s *entrySearch) streams(ctx context.Context, r *route) error {
-	k, err := r.countsAfter(ctx, time.Now())
+// walkStreams walks the streams of all partitions at once, each from where the last walk ended. It uses partition
+// counts that were read from the registry after it began.
+func (s *entrySearch) walkStreams(ctx context.Context, r *route) error {
+	known, err := r.countsAfter(ctx, time.Now())
 	if err != nil {
 		return err
 	}
 	var failed error
 	var all sync.WaitGroup
-	for partition := range k.counts.Latest() {
+	for partition := range known.counts.Latest() {
 		all.Go(func() {
-			err := s.stream(ctx, partition)
+			err := s.walkStream(ctx, partition)
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			failed = errors.Join(failed, err)
@@ -233,56 +238,59 @@ func (s *entrySearch) streams(ctx context.Context, r *route) error {
 	return failed
 }
 
-// lookForStaying looks up which messages wait for their first delivery in any partition.
-func (s *entrySearch) lookForStaying(ctx context.Context, r *route) error {
-	k, err := r.counts(ctx)
+// lookUpFirstDeliveries looks up which messages wait for their first delivery in any partition.
+func (s *entrySearch) lookUpFirstDeliveries(ctx context.Context, r *route) error {
+	known, err := r.counts(ctx)
 	if err != nil {
 		return err
 	}
-	s.stays = make([]staying, len(s.ids))
+	s.firstDeliveries = make([]firstDelivery, len(s.ids))
 	for i, id := range s.ids {
-		s.stays[i].found = len(s.found[id])
+		s.firstDeliveries[i].found = len(s.found[id])
 	}
 	messages := make([]batchMessage, len(s.ids))
 	for i, id := range s.ids {
 		messages[i].id = id
 	}
-	for partition := range k.counts.Latest() {
-		keys, at := s.p.keys(lua.PartitionName(s.queue, partition)), 0
+	for partition := range known.counts.Latest() {
+		keys := s.producer.keys(lua.PartitionName(s.queue, partition))
+		done := 0 // messages of earlier chunks
 		for chunk := range slices.Chunk(messages, duplicatesChunk) {
-			var held []holding
-			err := s.p.harmlessly(ctx, time.Now(), func(ctx context.Context) (err error) {
-				held, err = holds(ctx, s.p.cfg.Client, keys, chunk)
+			var held []idState
+			err := s.producer.repeatIdempotent(ctx, time.Now(), func(ctx context.Context) (err error) {
+				held, err = lookUpChunk(ctx, s.producer.cfg.Client, keys, chunk)
 				return err
 			})
 			if err != nil {
 				return err
 			}
-			for i, one := range held {
-				s.stays[at+i].waits = s.stays[at+i].waits || one.scheduled
+			for i, state := range held {
+				delivery := &s.firstDeliveries[done+i]
+				delivery.waits = delivery.waits || state.scheduled
 			}
-			at += len(chunk)
+			done += len(chunk)
 		}
 	}
 	return nil
 }
 
-func (s *entrySearch) stream(ctx context.Context, partition int) error {
+func (s *entrySearch) walkStream(ctx context.Context, partition int) error {
 	s.mu.Lock()
 	w := lua.EntryWalk{Limit: entryStep, Group: s.group, Cursor: entryAfter(s.ends[partition])}
 	s.mu.Unlock()
+	keys := s.producer.keys(lua.PartitionName(s.queue, partition))
 	for {
-		clean, err := s.p.repeat(ctx, time.Now(), func(ctx context.Context) error {
-			next, found, err := lua.CancelEntries(ctx, s.p.cfg.Client, s.p.keys(lua.PartitionName(s.queue, partition)), w, s.ids,
-				s.p.cfg.Durability)
-			waited, err := setAside(err)
+		clean, err := s.producer.repeat(ctx, time.Now(), func(ctx context.Context) error {
+			next, found, err := lua.CancelEntries(ctx, s.producer.cfg.Client, keys, w, s.ids,
+				s.producer.cfg.Durability)
+			notDurable, err := splitNotDurable(err)
 			if err != nil {
 				return err
 			}
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			if waited != nil && len(found) > 0 {
-				s.late = waited
+			if notDurable != nil && len(found) > 0 {
+				s.notDurable = notDurable
 			}
 			for _, f := range found {
 				s.found[f.ID] = append(s.found[f.ID], f)
@@ -290,11 +298,11 @@ func (s *entrySearch) stream(ctx context.Context, partition int) error {
 			w, s.ends[partition] = next, next.Last
 			return nil
 		})
-		if err == nil && !clean { // an earlier try may have deleted entries that this one does not find
-			err = fmt.Errorf("%w: a reply was lost, and with it perhaps the names of some", ErrUncertain)
+		if err == nil && !clean { // a try whose reply was lost may have deleted entries, and this one did not find them
+			err = fmt.Errorf("%w: a reply was lost, and perhaps the IDs of some cancelled messages", ErrUncertain)
 		}
 		if err != nil {
-			return fmt.Errorf("stream of partition %d, looked at up to %s: %w", partition, w.Cursor, err)
+			return fmt.Errorf("stream of partition %d, examined up to entry %s: %w", partition, w.Cursor, err)
 		}
 		if w.Cursor == "" {
 			return nil
@@ -323,8 +331,12 @@ func (s *entrySearch) verdicts() []Cancellation {
 			}
 		}
 		unread := slices.ContainsFunc(s.found[id], func(f lua.FoundEntry) bool { return f.Verdict == lua.EntryUnread })
-		// A message that waited, and became ready since, was found after the lookup.
-		waits := len(s.stays) > i && s.stays[i].waits && s.stays[i].found == len(s.found[id])
+		// If more entries were found since the lookup, the message has become ready and does not wait any more.
+		waits := false
+		if len(s.firstDeliveries) > i {
+			delivery := s.firstDeliveries[i]
+			waits = delivery.waits && delivery.found == len(s.found[id])
+		}
 		if unread || waits {
 			c.Verdict = Unread
 		}
@@ -332,12 +344,12 @@ func (s *entrySearch) verdicts() []Cancellation {
 	return all
 }
 
-// entryAfter returns the next entry ID; "" for none.
+// entryAfter returns the next possible entry ID. For "" it returns "".
 func entryAfter(id string) string {
 	ms, seq, _ := strings.Cut(id, "-")
 	n, err := strconv.ParseUint(seq, 10, 64)
 	if err != nil || n == math.MaxUint64 {
-		return id // then this one is examined again
+		return id // the walk examines the entry with this ID again
 	}
 	return ms + "-" + strconv.FormatUint(n+1, 10)
 }

@@ -30,21 +30,24 @@ func partitioned(t *testing.T, c rueidis.Client, prefix, queue string) (parts []
 	return parts
 }
 
-// A message is cancelled in any state, in any partition, and the verdict tells its state.
+// CancelRunning must find a message in any state, in any partition, and its verdict must tell the state. The groups g
+// and h both hold "held". Only g holds "half".
 func TestCancelRunningFindsAMessageWhereverItIs(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		t.Parallel()
 		c, prefix, queue := s.Client(t), s.Prefix(t), redistest.Queue(t)
 		p, parts := newProducer(t, c, prefix), partitioned(t, c, prefix, queue)
-		for i, id := range []string{"held", "ready", "half"} { // in partitions other than that of the ID, as with a key
+		// An ordering key chooses the partition of its messages, so a message may be in another partition than the one
+		// that its ID would choose.
+		for i, id := range []string{"held", "ready", "half"} {
 			queuetest.Do(t, c, "XADD", parts[i+1].Stream, "*", "id", id, "payload", "p", "attempt", "1", "due_ms", "1")
 		}
 		for _, group := range []string{"g", "h"} {
 			queuetest.Do(t, c, "XREADGROUP", "GROUP", group, "c-"+group, "STREAMS", parts[1].Stream, ">")
 		}
 		queuetest.Do(t, c, "XREADGROUP", "GROUP", "g", "c-g", "STREAMS", parts[3].Stream, ">")
-		waits(t, c, parts[2], lua.Member{Kind: lua.MemberRetry, ID: "again", Group: "h", Of: "1-1"},
+		addRetry(t, c, parts[2], lua.Member{Kind: lua.MemberRetry, ID: "again", Group: "h", Of: "1-1"},
 			time.Now().Add(time.Hour).UnixMilli())
 		if _, err := p.Schedule(t.Context(), queue, Message{ID: "later", Delay: time.Hour}); err != nil {
 			t.Fatal(err)
@@ -71,6 +74,7 @@ func TestCancelRunningFindsAMessageWhereverItIs(t *testing.T) {
 	})
 }
 
+// summed formats a row for each cancellation: ID, verdict, holders (group and consumer), number of removed retries.
 func summed(all []Cancellation) string {
 	type row struct {
 		id      string
@@ -85,8 +89,8 @@ func summed(all []Cancellation) string {
 	return fmt.Sprint(rows)
 }
 
-// For one group, an entry that another group needs stays, and so does a message that waits for its first delivery; the
-// verdict tells it.
+// A cancellation for one group must not take a message from another group. So an entry that another group has not read
+// stays, and so does a message that waits for its first delivery. The verdict "unread" says so.
 func TestCancelRunningForOneGroup(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
@@ -106,7 +110,8 @@ func TestCancelRunningForOneGroup(t *testing.T) {
 		t.Error(got, err)
 	}
 	// A retry of the group is removed; the message of the same ID that waits for all groups stays.
-	waits(t, c, parts[2], lua.Member{Kind: lua.MemberRetry, ID: "later", Group: "g", Of: "1-1"}, time.Now().Add(time.Hour).UnixMilli())
+	addRetry(t, c, parts[2], lua.Member{Kind: lua.MemberRetry, ID: "later", Group: "g", Of: "1-1"},
+		time.Now().Add(time.Hour).UnixMilli())
 	done, err = p.CancelRunning(t.Context(), queue, "g", "later")
 	if got := summed(done); err != nil || got != "[{later unread [] 1}]" {
 		t.Error(got, err)
@@ -119,7 +124,8 @@ func TestCancelRunningForOneGroup(t *testing.T) {
 	}
 }
 
-// The search covers more entries than one call examines, and reports a lost reply.
+// The search must go on in a stream with more entries than one call of the script examines. A lost reply must be
+// reported as ErrUncertain.
 func TestCancelRunningInALongStream(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
@@ -149,7 +155,8 @@ func TestCancelRunningInALongStream(t *testing.T) {
 	}
 }
 
-// hopper is a client that calls back before and after each step of a walk through a stream.
+// hopper is a client that calls before and after around each walk through the stream of k. The stream is so short that
+// one call of the script walks all of it.
 type hopper struct {
 	rueidis.Client
 	k             lua.Keys
@@ -177,6 +184,8 @@ func (h *hopper) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisRes
 //  3. The walk through the schedule finds nothing: the message is an entry behind the end of step 1.
 //  4. The handler fails: the next retry is in the schedule, and the entry is gone.
 //  5. The walk through the rest of the stream finds nothing.
+//
+// The test lets the message hop once, twice, and not at all. Without a hop there is no message to find.
 func TestCancelRunningFindsARetryThatHops(t *testing.T) {
 	t.Parallel()
 	for hops, want := range map[int]CancelVerdict{1: Cancelled, 2: Cancelled, 0: NotFound} {
@@ -184,7 +193,7 @@ func TestCancelRunningFindsARetryThatHops(t *testing.T) {
 			t.Parallel()
 			r := queuetest.New(t, redistest.Shared(t))
 			r.Groups("g")
-			// A call by its SHA is only counted once if the server knows the script.
+			// Load the script first. Otherwise EVALSHA fails with NOSCRIPT, and the hopper counts one walk too many.
 			if _, _, err := lua.CancelEntries(t.Context(), r.Client, r.Keys, lua.EntryWalk{Limit: 1}, []string{"x"},
 				lua.Durability{}); err != nil {
 				t.Fatal(err)
@@ -205,6 +214,9 @@ func TestCancelRunningFindsARetryThatHops(t *testing.T) {
 				hop()
 				fails(0)
 			}
+			// After each of the first `hops` walks the retry becomes ready and is read. Before the next walk it fails.
+			// After the last hop it fails with a delay of an hour, so that it stays in the schedule. One walk follows
+			// the last hop, and one more finds nothing new.
 			h := &hopper{Client: r.Client, k: r.Keys}
 			h.before = func(walk int) {
 				switch {

@@ -11,8 +11,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// A burst for one instant is spread evenly. The ID of a message decides its moment, also if it is scheduled again, by
-// delay or by time.
+// A burst for one instant must be spread evenly. The ID of a message must decide its due time within the spread, also
+// if it is scheduled again, by delay or by time.
 func TestSpreadScattersABurst(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -42,7 +42,7 @@ func TestSpreadScattersABurst(t *testing.T) {
 			minutes[int(got.Due.Sub(at)/time.Minute)]++
 		}
 		for i, count := range minutes {
-			if count < 15 || count > 75 {
+			if count < 15 || count > 75 { // 40 on average
 				t.Errorf("%d of %d in minute %d", count, n, i)
 			}
 		}
@@ -62,6 +62,7 @@ func TestSpreadScattersABurst(t *testing.T) {
 	})
 }
 
+// A spread that is negative, too long, or ends after the expiry must be refused.
 func TestSpreadIsChecked(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)

@@ -12,17 +12,17 @@ import (
 // maxCronBytes bounds an expression.
 const maxCronBytes = 512
 
-// cron is a parsed expression: sets of bits.
+// cron is a parsed expression. In each set, bit n is 1 if the value n matches.
 type cron struct {
 	seconds, minutes, hours, days, months, weekdays uint64
-	anyDay, anyWeekday                              bool // the field begins with *
+	anyDay, anyWeekday                              bool // whether the field begins with * or ?
 }
 
 // cronField is the range of values of one field of an expression.
 type cronField struct {
 	name        string
 	least, most int
-	names       []string // of the values from least on
+	names       []string // names of the values, the first one for least
 }
 
 var (
@@ -41,7 +41,8 @@ var (
 )
 
 // parseCron parses five fields (minute, hour, day of the month, month, day of the week), six with seconds in front, or
-// @daily and the like. Days match as in any cron: if both fields are restricted, a day matches that either names.
+// @daily and the like. Days match as in every cron: if neither of the two fields for days begins with * or ?, a day
+// matches if one of them names it.
 func parseCron(text string) (cron, error) {
 	if len(text) > maxCronBytes {
 		return cron{}, lua.Invalid("cron", text, "must be at most %d bytes", maxCronBytes)
@@ -74,14 +75,15 @@ func parseCron(text string) (cron, error) {
 		}
 		sets[i] = set
 	}
-	c := cron{sets[0], sets[1], sets[2], sets[3], sets[4], sets[5] | sets[5]>>7, anyOf(words[3]), anyOf(words[5])}
+	weekdays := sets[5] | sets[5]>>7 // 7 is Sunday, like 0
+	c := cron{sets[0], sets[1], sets[2], sets[3], sets[4], weekdays, beginsWithAny(words[3]), beginsWithAny(words[5])}
 	if _, ok := c.next(time.Date(2024, 1, 1, 0, 0, 0, 0, time.UTC)); !ok {
 		return cron{}, lua.Invalid("cron", text, "must name a date that exists")
 	}
 	return c, nil
 }
 
-func anyOf(word string) bool { return word[0] == '*' || word[0] == '?' }
+func beginsWithAny(word string) bool { return word[0] == '*' || word[0] == '?' }
 
 // parse parses one field: a list of *, values or ranges, each with an optional step.
 func (f cronField) parse(word string) (set uint64, err error) {
@@ -118,6 +120,7 @@ func (f cronField) parse(word string) (set uint64, err error) {
 	return set, nil
 }
 
+// value parses one value: a number, or a name of the field.
 func (f cronField) value(text string) (int, error) {
 	for i, name := range f.names {
 		if text == name {
@@ -133,40 +136,4 @@ func (f cronField) value(text string) (int, error) {
 		return 0, fmt.Errorf("the %s is %q: must be %d to %d%s", f.name, text, f.least, f.most, names)
 	}
 	return n, nil
-}
-
-// allHours reports whether the expression matches every hour of the day.
-func (c cron) allHours() bool { return c.hours == 1<<24-1 }
-
-// searchYears bounds the search for an occurrence: 29 February skips a century that is no leap year.
-const searchYears = 9
-
-// next returns the first match after wall. Both are clock readings, represented as UTC.
-func (c cron) next(wall time.Time) (time.Time, bool) {
-	t := wall.Truncate(time.Second).Add(time.Second)
-	for last := t.Year() + searchYears; t.Year() <= last; {
-		switch {
-		case c.months>>t.Month()&1 == 0:
-			t = time.Date(t.Year(), t.Month()+1, 1, 0, 0, 0, 0, time.UTC)
-		case !c.isDay(t):
-			t = time.Date(t.Year(), t.Month(), t.Day()+1, 0, 0, 0, 0, time.UTC)
-		case c.hours>>t.Hour()&1 == 0:
-			t = t.Truncate(time.Hour).Add(time.Hour)
-		case c.minutes>>t.Minute()&1 == 0:
-			t = t.Truncate(time.Minute).Add(time.Minute)
-		case c.seconds>>t.Second()&1 == 0:
-			t = t.Add(time.Second)
-		default:
-			return t, true
-		}
-	}
-	return time.Time{}, false
-}
-
-func (c cron) isDay(t time.Time) bool {
-	day, weekday := c.days>>t.Day()&1 == 1, c.weekdays>>t.Weekday()&1 == 1
-	if c.anyDay || c.anyWeekday {
-		return day && weekday
-	}
-	return day || weekday
 }

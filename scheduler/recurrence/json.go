@@ -7,9 +7,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"regexp"
 	"slices"
-	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -24,8 +22,8 @@ type wire struct {
 	Zone          string            `json:"zone,omitempty"`
 	EveryMS       int64             `json:"every_ms,omitempty"`
 	PhaseMS       int64             `json:"phase_ms,omitempty"`
-	Payload       json.RawMessage   `json:"payload,omitempty"`        // a string stands for its bytes, other JSON as is
-	PayloadBase64 []byte            `json:"payload_base64,omitempty"` // if it is not UTF-8
+	Payload       json.RawMessage   `json:"payload,omitempty"`        // a string gives its bytes, other JSON its text
+	PayloadBase64 []byte            `json:"payload_base64,omitempty"` // the payload if it is not UTF-8
 	Headers       map[string]string `json:"headers,omitempty"`
 	StartMS       int64             `json:"start_ms,omitempty"`
 	EndMS         int64             `json:"end_ms,omitempty"`
@@ -133,12 +131,7 @@ func refuseReplaced(text []byte) (errs []error) {
 		if field == "payload" && value[0] != '"' {
 			continue
 		}
-		if utf8.Valid(value) && !bytes.Contains(value, []byte(`\u`)) { // almost all
-			continue
-		}
-		var any any
-		if json.Unmarshal(value, &any) != nil ||
-			replacements(value) == strings.Count(fmt.Sprint(any), "\uFFFD") && utf8.Valid(value) {
+		if utf8.Valid(value) && !lua.HasHalfCharacter(value) {
 			continue
 		}
 		rule := "must be UTF-8"
@@ -150,18 +143,8 @@ func refuseReplaced(text []byte) (errs []error) {
 	return errs
 }
 
-var replacement = regexp.MustCompile(`\x{FFFD}|\\\\|(?i:\\ufffd)`)
-
-// replacements counts the characters U+FFFD that a JSON text itself contains.
-func replacements(value []byte) (n int) {
-	for _, found := range replacement.FindAll(value, -1) {
-		if string(found) != `\\` {
-			n++
-		}
-	}
-	return n
-}
-
+// payloadOf returns the payload from its JSON form: the bytes of a string, the compact text of other JSON, or nil for
+// null.
 func payloadOf(value json.RawMessage) []byte {
 	var text string
 	if json.Unmarshal(value, &text) == nil && value[0] == '"' {

@@ -11,6 +11,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
+// compiled returns the schedule of a spec.
 func compiled(t *testing.T, s Spec) *Schedule {
 	t.Helper()
 	s.Name, s.Queue = "nightly", "reports"
@@ -21,6 +22,7 @@ func compiled(t *testing.T, s Spec) *Schedule {
 	return c
 }
 
+// at parses a time.
 func at(t *testing.T, text string) time.Time {
 	t.Helper()
 	when, err := time.Parse(time.RFC3339, text)
@@ -30,7 +32,7 @@ func at(t *testing.T, text string) time.Time {
 	return when
 }
 
-// Changes of the clocks, case by case, as in the table of the documents.
+// The occurrences where clocks are set forward or back, case by case, must be those in the table of the documents.
 func TestWhereClocksAreSet(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ zone, cron, after, want string }{
@@ -57,6 +59,7 @@ func TestWhereClocksAreSet(t *testing.T) {
 	}
 }
 
+// Occurrences of "every" must be multiples of the interval since 1970, plus the phase, within start and end.
 func TestEveryKeepsItsPhase(t *testing.T) {
 	t.Parallel()
 	s := compiled(t, Spec{Every: 90 * time.Second, Phase: 7 * time.Second})
@@ -70,13 +73,15 @@ func TestEveryKeepsItsPhase(t *testing.T) {
 	for when, ok := s.Next(at(t, "2025-01-01T00:00:00Z")); ok; when, ok = s.Next(when) {
 		all = append(all, when.Format("15:04"))
 	}
-	redistest.Want(t, "all", strings.Join(all, " "), "00:00 00:01 00:02")
+	redistest.Want(t, "all occurrences", strings.Join(all, " "), "00:00 00:01 00:02")
 	last, ok := s.LastUntil(at(t, "2025-01-01T00:00:00Z"), at(t, "2026-01-01T00:01:59Z"))
-	redistest.Want(t, "last", last.UTC().Format(time.RFC3339), "2026-01-01T00:01:00Z")
+	redistest.Want(t, "last occurrence before a time", last.UTC().Format(time.RFC3339), "2026-01-01T00:01:00Z")
 	_, none := s.LastUntil(at(t, "2026-01-01T00:01:00Z"), at(t, "2026-01-01T00:01:59Z"))
-	redistest.Want(t, "one, and none behind it", [2]bool{ok, none}, [2]bool{true, false})
+	redistest.Want(t, "there is one, and none in the next minute", [2]bool{ok, none}, [2]bool{true, false})
 }
 
+// The jitter must be the same for each computation of one occurrence, because several bridges compute it, and must be
+// spread over different occurrences.
 func TestJitterIsOfTheOccurrence(t *testing.T) {
 	t.Parallel()
 	s := compiled(t, Spec{Every: time.Minute, Jitter: 10 * time.Second})
@@ -90,11 +95,11 @@ func TestJitterIsOfTheOccurrence(t *testing.T) {
 		seen[late/time.Second] = true
 	}
 	if len(seen) < 10 {
-		t.Errorf("only %d seconds of ten", len(seen))
+		t.Errorf("only %d different seconds of ten", len(seen))
 	}
 }
 
-// An error names the field, its value and its limit, for all faults at once.
+// An error must name the field, its value and its limit, for all faults at once.
 func TestWrongSpecsAreNamed(t *testing.T) {
 	t.Parallel()
 	good := Spec{Name: "n", Queue: "q", Cron: "0 9 * * *"}
@@ -193,6 +198,7 @@ func TestWrongSpecsAreNamed(t *testing.T) {
 	}
 }
 
+// A spec must come back unchanged from its JSON, and JSON that is no spec must be refused with the name of the field.
 func TestSpecSurvivesItsJSON(t *testing.T) {
 	t.Parallel()
 	for _, s := range []Spec{
@@ -225,6 +231,7 @@ func TestSpecSurvivesItsJSON(t *testing.T) {
 	}
 }
 
+// Any expression must be refused as invalid, or give ever later occurrences in a short time.
 func FuzzCron(f *testing.F) {
 	for _, text := range expressions {
 		f.Add(text, "Europe/Berlin", int64(1_774_746_000_000))
@@ -256,6 +263,7 @@ func FuzzCron(f *testing.F) {
 	})
 }
 
+// BenchmarkNext measures the computation of one occurrence of a cron expression in a zone.
 func BenchmarkNext(b *testing.B) {
 	s, _ := Spec{Name: "n", Queue: "q", Cron: "30 2 * * 1-5", Zone: "Europe/Berlin"}.Compile()
 	when := time.UnixMilli(1_774_746_000_000)
@@ -264,7 +272,7 @@ func BenchmarkNext(b *testing.B) {
 	}
 }
 
-// Bytes that JSON would replace silently are refused, and the error names the field; base64 takes any bytes.
+// Bytes that JSON would replace silently must be refused with the name of the field. As base64 any bytes are accepted.
 func TestBytesThatJSONWouldChangeAreRefused(t *testing.T) {
 	t.Parallel()
 	for text, field := range map[string]string{

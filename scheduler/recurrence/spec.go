@@ -33,7 +33,6 @@ const (
 
 // Limits of a Spec.
 const (
-	MaxNameBytes    = 200 // an ID is the name and at most 18 bytes more
 	MaxOwnerBytes   = 128
 	MaxPayloadBytes = 1 << 20
 	MinEvery        = time.Second
@@ -53,15 +52,15 @@ type Spec struct {
 	Cron  string        // five fields, six with seconds in front, or @daily and the like
 	Zone  string        // of Cron, like Europe/Paris; "" = UTC
 	Every time.Duration // instead of Cron: whole milliseconds, from a second to ten years
-	Phase time.Duration // of Every: occurrences are at 1970-01-01T00:00:00Z + Phase + n × Every; below Every
+	Phase time.Duration // less than Every: occurrences are at 1970-01-01T00:00:00Z + Phase + n × Every
 
-	Start, End time.Time     // no occurrence before, or after; zero = no bound
+	Start, End time.Time     // no occurrence is before Start, or after End; zero = no bound
 	Count      int           // greatest number of occurrences; zero = no bound
 	Jitter     time.Duration // greatest extra delay of a message, by a hash of its ID
 	Missed     Missed
 	Overlap    Overlap
 	Paused     bool
-	Owner      string // label of its keeper: Apply changes and removes only its own
+	Owner      string // label of the program that keeps it; planner.Apply changes only those with its label
 }
 
 // WithDefaults returns the spec with defaults for the fields that it leaves out.
@@ -78,19 +77,6 @@ func (s Spec) WithDefaults() Spec {
 	return s
 }
 
-// CheckName refuses names that are empty, longer than 200 bytes, not UTF-8, or hold control characters.
-func CheckName(name string) error {
-	if len(name) > MaxNameBytes {
-		return lua.Invalid("name", name, "must be at most %d bytes", MaxNameBytes)
-	}
-	if err := lua.CheckID(name); err != nil {
-		bad := *err.(*lua.InvalidError)
-		bad.Field = "name"
-		return &bad
-	}
-	return nil
-}
-
 // Schedule is a checked Spec that can compute its occurrences.
 type Schedule struct {
 	Spec
@@ -102,7 +88,7 @@ type Schedule struct {
 func (s Spec) Compile() (*Schedule, error) {
 	s = s.WithDefaults()
 	c := &Schedule{Spec: s, zone: time.UTC}
-	errs := []error{CheckName(s.Name), lua.CheckQueue(s.Queue), lua.CheckHeaders(s.Headers)}
+	errs := []error{lua.CheckRecurrence(s.Name), lua.CheckQueue(s.Queue), lua.CheckHeaders(s.Headers)}
 	bad := func(field, value, rule string, args ...any) {
 		errs = append(errs, lua.Invalid(field, value, rule, args...))
 	}
@@ -191,13 +177,13 @@ func (s Spec) Equal(o Spec) bool {
 // Location returns the zone in which occurrences are shown.
 func (s *Schedule) Location() *time.Location { return s.zone }
 
-// Next returns the first occurrence after a point in time; false: there are no more. It ignores Count.
+// Next returns the first occurrence after a point in time, or false if there is none. It ignores Count.
 func (s *Schedule) Next(after time.Time) (time.Time, bool) {
 	if !s.Start.IsZero() && after.Before(s.Start) {
 		after = s.Start.Add(-time.Millisecond)
 	}
 	next, ok := s.next(after)
-	if !ok || !s.End.IsZero() && next.After(s.End) || next.UnixMilli() > 1e13 {
+	if !ok || !s.End.IsZero() && next.After(s.End) || next.UnixMilli() > 1e13 { // 1e13 ms: the latest due time, in 2286
 		return time.Time{}, false
 	}
 	return next, true
@@ -206,32 +192,33 @@ func (s *Schedule) Next(after time.Time) (time.Time, bool) {
 func (s *Schedule) next(after time.Time) (time.Time, bool) {
 	if s.Every > 0 {
 		every, phase, ms := s.Every.Milliseconds(), s.Phase.Milliseconds(), after.UnixMilli()
-		turns := (ms - phase) / every
+		n := (ms - phase) / every // the number of the last occurrence that is not after ms
 		if ms < phase && (ms-phase)%every != 0 {
-			turns--
+			n-- // the division rounds towards zero, so round down here
 		}
-		return time.UnixMilli(phase + (turns+1)*every).In(s.zone), true
+		return time.UnixMilli(phase + (n+1)*every).In(s.zone), true
 	}
 	next := s.cron.nextByClock
 	if s.cron.allHours() {
-		next = s.cron.nextPassing
+		next = s.cron.nextByElapsedTime
 	}
 	at, ok := next(after, s.zone)
 	return at.In(s.zone), ok
 }
 
-// LastUntil returns the last occurrence in (after, until]; false: there is none. It costs some forty calls of Next.
+// LastUntil returns the last occurrence in (after, until], or false if there is none. It costs some forty calls of
+// Next.
 func (s *Schedule) LastUntil(after, until time.Time) (time.Time, bool) {
-	within := func(ms int64) bool {
+	occursAfter := func(ms int64) bool { // whether an occurrence is in (ms, until]
 		next, ok := s.Next(time.UnixMilli(ms))
 		return ok && !next.After(until)
 	}
 	from, to := after.UnixMilli(), until.UnixMilli()
-	if from >= to || !within(from) {
+	if from >= to || !occursAfter(from) {
 		return time.Time{}, false
 	}
-	for to-from > 1 { // invariant: an occurrence follows from, none follows to
-		if middle := from + (to-from)/2; within(middle) {
+	for to-from > 1 { // invariant: occursAfter(from) and not occursAfter(to)
+		if middle := from + (to-from)/2; occursAfter(middle) {
 			from = middle
 		} else {
 			to = middle

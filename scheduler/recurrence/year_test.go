@@ -10,7 +10,8 @@ import (
 	_ "time/tzdata"
 )
 
-// expressions are the oracle's questions: fixed times, every hour, ranges, steps, days of both kinds, names, seconds.
+// expressions are the cron expressions that are compared: fixed times, every hour, ranges, steps, days of both kinds,
+// names, seconds.
 var expressions = []string{
 	"0 0 * * *", "30 0 * * *", "30 1 * * *", "45 1 * * *", "0 2 * * *", "15 2 * * *", "30 2 * * *", "59 2 * * *", "0 3 * * *",
 	"30 12 * * *", "59 23 * * *", "*/30 * * * *", "*/7 * * * *", "0 * * * *", "5,35 * * * *", "*/10 2 * * *", "*/20 1-3 * * *",
@@ -28,7 +29,8 @@ var places = []struct {
 	{"Africa/Cairo", 2024}, {"Asia/Kathmandu", 2026}, {"Pacific/Apia", 2011}, {"UTC", 2024},
 }
 
-// oracle is a second implementation of the policy: it steps through elapsed time and reads the clock.
+// oracle is a second implementation of the policy for changes of the clocks. It steps through elapsed time and reads
+// the clock at each step.
 type oracle struct {
 	fields   [6]map[int]bool
 	anyDay   bool
@@ -94,7 +96,7 @@ func (o oracle) walk(zone *time.Location, from, to, step int64, found func(at in
 		_, offset := time.Unix(t, 0).In(zone).Zone()
 		return t + int64(offset)
 	}
-	const before = 26 * 3600 // of readings before from, to see repeated ones
+	const before = 26 * 3600 // seconds: begin so much earlier, to notice readings of the clock that repeat
 	last := wallAt(from - before - step)
 	most := last
 	for t := from - before; t < to; t += step {
@@ -114,7 +116,8 @@ func (o oracle) walk(zone *time.Location, from, to, step int64, found func(at in
 	}
 }
 
-// windows returns the parts of a year in which clocks change, and its ends; on request the whole year.
+// windows returns the parts of a year that are compared, in Unix seconds: around the changes of the clocks, the end of
+// February and the ends of the year. With DUESTREAM_TEST_FULL it is the whole year.
 func windows(zone *time.Location, year int) (parts [][2]int64) {
 	from, to := time.Date(year, 1, 1, 0, 0, 0, 0, time.UTC).Unix(), time.Date(year+1, 1, 1, 0, 0, 0, 0, time.UTC).Unix()
 	if os.Getenv("DUESTREAM_TEST_FULL") != "" {
@@ -131,8 +134,8 @@ func windows(zone *time.Location, year int) (parts [][2]int64) {
 	return parts
 }
 
-// With DUESTREAM_TEST_FULL=1, for each second of a year, which takes minutes. Otherwise for each minute around changes
-// of the clocks, with every other expression.
+// Next must return the occurrences that the oracle finds. With DUESTREAM_TEST_FULL=1 the test compares each second of a
+// year, which takes minutes. Otherwise it compares each minute of the windows, with every other expression.
 func TestAYearInEightZones(t *testing.T) {
 	t.Parallel()
 	full := os.Getenv("DUESTREAM_TEST_FULL") != ""
@@ -159,6 +162,7 @@ func TestAYearInEightZones(t *testing.T) {
 	}
 }
 
+// compare compares the occurrences of a schedule with those of the oracle, and returns their number.
 func compare(t *testing.T, s *Schedule, zone *time.Location, year int) (compared int) {
 	t.Helper()
 	step := int64(60)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -42,74 +43,103 @@ type Letter struct {
 	Extra       map[string]string `json:"extra,omitempty"`
 }
 
-func letterOf(partition int, found rueidis.XRangeSlice) Letter {
-	e := lua.ParseEntry(found.ID, found.FieldValues)
+func letterOf(partition int, stored rueidis.XRangeSlice) Letter {
+	l := lua.ParseLetter(stored.ID, stored.FieldValues)
 	return Letter{
-		Letter: LetterName(partition, e.EntryID), ID: e.ID, Group: e.Group, Reason: e.Reason, Error: e.Error, Attempt: e.Attempt,
-		Dead: e.Dead, Due: e.Due,
-		Entry: e.Entry, MaxAttempts: e.MaxAttempts, Expires: e.Expires, Headers: e.Headers, Payload: e.Payload, Extra: e.Extra,
+		Letter: LetterName(partition, l.EntryID), ID: l.ID, Group: l.Group, Reason: l.Reason, Error: l.Error,
+		Attempt: l.Attempt, Dead: l.Dead, Due: l.Due, Entry: l.FailedEntry, MaxAttempts: l.MaxAttempts,
+		Expires: l.Expires, Headers: l.Headers, Payload: l.Payload, Extra: l.Extra,
 	}
 }
 
 // Filter selects dead letters. Zero fields do not restrict.
 type Filter struct {
-	Group     string        // exactly this one
-	Reason    string        // exactly this one: a lua.Reason constant
-	ErrorText string        // a part of the error text
-	ID        string        // of the message; * stands for any text, ? for one character
-	OlderThan time.Duration // dead for at least this long, by the server's clock
-	NewerThan time.Duration // dead for at most this long
+	Group     string        // the letter's group
+	Reason    string        // the letter's reason: a lua.Reason constant
+	ErrorText string        // a part of the letter's error text
+	ErrorKind string        // the Error of the letter's LetterGroup
+	ID        string        // ID of the message; * stands for any text, ? for one character
+	OlderThan time.Duration // the letter has been dead for at least this long, by the server's clock
+	NewerThan time.Duration // the letter has been dead for at most this long, by the server's clock
 	Limit     int           // greatest number of letters
-	Newest    bool          // newest first
+	Newest    bool          // the newest letters come first
+
+	WithoutGroup  bool // the letter names no group
+	WithoutError  bool // the letter has no error text
+	WithoutReason bool // the letter has no reason
+
+	// After is the name of a letter: only letters that come after it in the order of List. The letter itself may be gone.
+	After string
+
+	// UpTo is the name of a letter: only letters that are not newer. It need not exist.
+	UpTo string
 }
 
 func (f Filter) validate() error {
 	var errs []error
-	for _, one := range []struct {
-		name, value string
-		negative    bool
-	}{{"older than", f.OlderThan.String(), f.OlderThan < 0}, {"newer than", f.NewerThan.String(), f.NewerThan < 0},
-		{"limit", strconv.Itoa(f.Limit), f.Limit < 0}} {
-		if one.negative {
-			errs = append(errs, lua.Invalid(one.name, one.value, "must not be negative"))
+	if f.OlderThan < 0 {
+		errs = append(errs, lua.Invalid("older than", f.OlderThan.String(), "must not be negative"))
+	}
+	if f.NewerThan < 0 {
+		errs = append(errs, lua.Invalid("newer than", f.NewerThan.String(), "must not be negative"))
+	}
+	if f.Limit < 0 {
+		errs = append(errs, lua.Invalid("limit", strconv.Itoa(f.Limit), "must not be negative"))
+	}
+	for field, name := range map[string]string{"after": f.After, "up to": f.UpTo} {
+		if name == "" {
+			continue
 		}
+		_, entry, err := SplitLetter(name)
+		if err == nil && strings.Trim(entry, "0-") == "" {
+			err = lua.Invalid(field, name, "must be the name of a letter")
+		}
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
 
-// all reports whether every letter passes.
-func (f Filter) all() bool {
-	f.Newest = false
-	return f == Filter{}
+// passesAll reports whether every letter passes the filter.
+func (f Filter) passesAll() bool {
+	return f == Filter{Newest: f.Newest}
 }
 
-// matches compares the fields of a letter. Its age is given by the range that is walked.
+// matches reports whether the fields of a letter pass. It does not check the age: List walks only letters of the right
+// age.
 func (f Filter) matches(l Letter) bool {
-	return (f.Group == "" || l.Group == f.Group) && (f.Reason == "" || l.Reason == f.Reason) &&
-		strings.Contains(l.Error, f.ErrorText) && (f.ID == "" || matchPattern(f.ID, l.ID))
+	return (f.Group == "" || l.Group == f.Group) &&
+		(f.Reason == "" || l.Reason == f.Reason) &&
+		!(f.WithoutGroup && l.Group != "") &&
+		!(f.WithoutReason && l.Reason != "") &&
+		!(f.WithoutError && strings.TrimSpace(l.Error) != "") &&
+		strings.Contains(l.Error, f.ErrorText) &&
+		(f.ErrorKind == "" || foldError(l.Error) == f.ErrorKind) &&
+		(f.ID == "" || matchPattern(f.ID, l.ID))
 }
 
-// matchPattern reports whether a text matches a pattern of * (any text) and ? (one character). Both may be any bytes;
-// an invalid UTF-8 byte counts as a character. O(pattern × text): it backtracks to the last * only.
+// matchPattern reports whether a text matches a pattern of * (any text) and ? (one character). Pattern and text may be
+// any bytes; an invalid UTF-8 byte counts as a character. It takes O(pattern × text) steps: at a mismatch, only the
+// last * is extended, by one character.
 func matchPattern(pattern, text string) bool {
-	star, rest := -1, 0 // position in the pattern after the last *, and in the text where that is tried
-	p, t := 0, 0
+	afterStar := -1 // position in the pattern after the last *; -1: there was none
+	starEnd := 0    // position in the text up to which the last * matches
+	p, t := 0, 0    // positions in the pattern and in the text
 	for t < len(text) {
 		_, size := utf8.DecodeRuneInString(text[t:])
 		switch {
 		case p < len(pattern) && pattern[p] == '*':
-			star, rest = p+1, t
 			p++
+			afterStar, starEnd = p, t
 		case p < len(pattern) && pattern[p] == '?':
 			p++
 			t += size
 		case strings.HasPrefix(pattern[p:], text[t:t+size]):
 			p += size
 			t += size
-		case star >= 0:
-			_, size = utf8.DecodeRuneInString(text[rest:])
-			rest += size
-			p, t = star, rest
+		case afterStar >= 0:
+			_, size = utf8.DecodeRuneInString(text[starEnd:])
+			starEnd += size
+			p, t = afterStar, starEnd
 		default:
 			return false
 		}
@@ -118,16 +148,16 @@ func matchPattern(pattern, text string) bool {
 }
 
 // DeadLetters reads, redrives and purges the dead letters of the queues of a prefix, in bounded steps. It is safe for
-// concurrent use, also by several processes: only one of them redrives or purges a letter. Letters are named by
-// Letter.Letter. For one that is gone Show returns ErrNotFound; the other methods do not count it. List yields its
-// first error as its last value.
+// concurrent use, also by several processes: only one process redrives or purges a letter. A letter is named by its
+// field Letter. For a letter that is gone Show returns ErrNotFound, Redrive counts it as Gone, and Purge does not count
+// it.
 type DeadLetters struct {
 	client   rueidis.Client
 	prefix   string
-	observer observe.Observer // nil = no observer
+	observer observe.Observer // nil: there is no observer
 }
 
-// New returns the dead letters of a prefix ("" = lua.DefaultPrefix).
+// New returns the dead letters of a prefix. If prefix is "", it is lua.DefaultPrefix.
 func New(c rueidis.Client, prefix string) *DeadLetters {
 	return &DeadLetters{client: c, prefix: cmp.Or(prefix, lua.DefaultPrefix)}
 }
@@ -137,7 +167,8 @@ func (d *DeadLetters) Observed(o observe.Observer) *DeadLetters {
 	return &DeadLetters{client: observe.Wrap(d.client, o), prefix: d.prefix, observer: o}
 }
 
-func (d *DeadLetters) told(queue string, e observe.Event, n int) {
+// report reports n events of a queue to the observer.
+func (d *DeadLetters) report(queue string, e observe.Event, n int) {
 	if d.observer != nil && n > 0 {
 		d.observer.Series(observe.Operator, queue, "").Add(e, n)
 	}
@@ -156,7 +187,7 @@ func (d *DeadLetters) keys(queue string, partition int) lua.Keys {
 // Count returns how many letters pass the filter. With a filter it reads all letters; without one it takes one round
 // trip per partition.
 func (d *DeadLetters) Count(ctx context.Context, queue string, f Filter) (n int, err error) {
-	if f.all() {
+	if f.passesAll() {
 		return d.length(ctx, queue)
 	}
 	for _, err := range d.List(ctx, queue, f) {
@@ -186,10 +217,10 @@ func (d *DeadLetters) length(ctx context.Context, queue string) (sum int, err er
 	return sum, nil
 }
 
-// List yields the letters that pass the filter, oldest first unless the filter says otherwise, and at most one error,
-// at the end. It does not see letters added after it began. It reads pages of about 256 KiB, and may be stopped at any
-// time. It merges the letters of several partitions in one order, and holds a page of each, smaller ones if they are
-// many.
+// List yields the letters that pass the filter, oldest first unless the filter says otherwise. At an error it yields
+// the error and stops. It does not see letters added after it began. It reads pages of about 256 KiB, and may be
+// stopped at any time. It merges the letters of several partitions in one order, and holds a page of each partition;
+// the more partitions, the smaller the pages.
 func (d *DeadLetters) List(ctx context.Context, queue string, f Filter) iter.Seq2[Letter, error] {
 	return view.Sequence(func(give func(Letter) error) error {
 		if err := d.list(ctx, queue, f, give); err != nil {
@@ -222,14 +253,19 @@ func (d *DeadLetters) list(ctx context.Context, queue string, f Filter, give fun
 	return nil
 }
 
-// bounds returns the range of IDs to walk: up to the present last letter, within the filter's ages. to is empty if
-// there is no letter.
+// bounds returns the range of IDs to walk: the letters within the filter's ages, up to the present last one. to is ""
+// if there is no letter.
 func (d *DeadLetters) bounds(ctx context.Context, key string, f Filter) (from, to string, err error) {
 	last, err := view.ReadPage(ctx, d.client, key, "-", "+", 1, true)
 	if err != nil || len(last) == 0 {
 		return "", "", err
 	}
 	from, to = "-", last[0].ID
+	if f.UpTo != "" {
+		if to, err = f.upTo(to); err != nil {
+			return "", "", err
+		}
+	}
 	if f.OlderThan == 0 && f.NewerThan == 0 {
 		return from, to, nil
 	}
@@ -241,26 +277,75 @@ func (d *DeadLetters) bounds(ctx context.Context, key string, f Filter) (from, t
 		from = fmt.Sprintf("%d-0", max(0, now.Add(-f.NewerThan).UnixMilli()))
 	}
 	if f.OlderThan > 0 {
-		if oldest := now.Add(-f.OlderThan); oldest.Before(lua.EntryTime(to)) {
-			to = fmt.Sprint(max(0, oldest.UnixMilli()))
+		if latest := now.Add(-f.OlderThan); latest.Before(lua.EntryTime(to)) {
+			to = fmt.Sprint(max(0, latest.UnixMilli()))
 		}
 	}
 	return from, to, nil
 }
 
-// Show returns one letter by its name, as List yields it. ErrNotFound: it was redriven or purged, or never existed. One
-// round trip.
+// showAtOnce is how many letters showEach reads in one round trip. Each may have a payload of 16 MiB.
+const showAtOnce = 8
+
+// showEach yields letters by their names, each with the error that Show would return. The names must be valid.
+func (d *DeadLetters) showEach(ctx context.Context, queue string, letters []string) iter.Seq2[Letter, error] {
+	return func(yield func(Letter, error) bool) {
+		for names := range slices.Chunk(letters, showAtOnce) {
+			found := make([][]rueidis.XRangeSlice, len(names))
+			partitions := make([]int, len(names))
+			questions := make([][]view.Question, len(names))
+			for i, name := range names {
+				var entry string
+				partitions[i], entry, _ = SplitLetter(name)
+				command := d.client.B().Xrange().Key(d.keys(queue, partitions[i]).Dead).Start(entry).End(entry).Count(1).Build()
+				questions[i] = []view.Question{view.Entries(command, &found[i])}
+			}
+			for i, err := range view.AskEach(ctx, d.client, questions...) {
+				letter := Letter{}
+				switch {
+				case err == nil && len(found[i]) == 0:
+					err = ErrNotFound
+				case err == nil:
+					letter = letterOf(partitions[i], found[i][0])
+				}
+				if err != nil {
+					err = fmt.Errorf("dead letter %s of %s: %w", names[i], queue, err)
+				}
+				if !yield(letter, err) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// upTo returns the older one of the letter UpTo and another letter of a partition.
+func (f Filter) upTo(newest string) (string, error) {
+	_, entry, err := SplitLetter(f.UpTo)
+	if err != nil {
+		return "", err
+	}
+	limit, errLimit := view.ParseEntryID(entry)
+	last, errLast := view.ParseEntryID(newest)
+	if last.Compare(limit) < 0 {
+		return newest, errors.Join(errLimit, errLast)
+	}
+	return limit.String(), errors.Join(errLimit, errLast)
+}
+
+// Show returns one letter by its name, as List yields it. ErrNotFound: the letter was redriven or purged, or never
+// existed. It takes one round trip.
 func (d *DeadLetters) Show(ctx context.Context, queue, letter string) (Letter, error) {
 	partition, entry, err := SplitLetter(letter)
 	if err = errors.Join(d.check(queue), err); err != nil {
 		return Letter{}, err
 	}
-	found, ok, err := view.ReadEntry(ctx, d.client, d.keys(queue, partition).Dead, entry)
+	stored, ok, err := view.ReadEntry(ctx, d.client, d.keys(queue, partition).Dead, entry)
 	if err == nil && !ok {
 		err = ErrNotFound
 	}
 	if err != nil {
 		return Letter{}, fmt.Errorf("dead letter %s of %s: %w", letter, queue, err)
 	}
-	return letterOf(partition, found), nil
+	return letterOf(partition, stored), nil
 }

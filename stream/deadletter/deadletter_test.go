@@ -12,6 +12,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
+// List must return the letters that match all conditions of a filter, and Count must return their number.
 func TestDeadLettersAreListedByFilter(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -22,8 +23,9 @@ func TestDeadLettersAreListedByFilter(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		old := fmt.Sprint(now.Add(time.Hour).UnixMilli(), "-0") // as if the rest were an hour older
-		r.Do("XADD", r.Keys.Dead, old, "id", "late", "reason", "expired", "dead_ms", "1")
+		// OlderThan and NewerThan go by the entry ID, not by dead_ms. The entry ID of this letter is an hour ahead.
+		future := fmt.Sprint(now.Add(time.Hour).UnixMilli(), "-0")
+		r.Do("XADD", r.Keys.Dead, future, "id", "late", "reason", "expired", "dead_ms", "1")
 
 		list := func(f Filter) string {
 			t.Helper()
@@ -81,7 +83,7 @@ func TestDeadLetterIsShown(t *testing.T) {
 		t.Errorf("unknown letter: %v", err)
 	}
 	if _, err := r.deadLetters().Show(t.Context(), r.Queue, "b"); !errors.Is(err, lua.ErrInvalid) {
-		t.Errorf("no letter ID: %v", err)
+		t.Errorf("a message ID in place of a letter's entry ID: %v", err)
 	}
 	var found []Letter
 	for l, err := range r.deadLetters().List(t.Context(), r.Queue, Filter{ID: "b"}) {
@@ -102,6 +104,7 @@ func TestDeadLetterIsShown(t *testing.T) {
 	}
 }
 
+// A listing ends with the last letter that existed at its start. Otherwise it might never end while messages die.
 func TestListDoesNotSeeLettersAddedMeanwhile(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -122,6 +125,7 @@ func TestListDoesNotSeeLettersAddedMeanwhile(t *testing.T) {
 	redistest.Want(t, "seen", n, 100)
 }
 
+// Errors that differ only in numbers and addresses, or after the first line, must count as one error.
 func TestLettersAreCountedByGroupReasonAndError(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -139,6 +143,8 @@ func TestLettersAreCountedByGroupReasonAndError(t *testing.T) {
 	redistest.Want(t, "oldest", all[0].Oldest, letters[0].Dead)
 	redistest.Want(t, "newest", all[0].Newest, letters[2].Dead)
 
+	// 100 letters with 50 different errors, two of each. Only the first 10 errors get a row of their own: the other 80
+	// letters share one.
 	many := func(yield func(Letter, error) bool) {
 		for i := range 100 {
 			if !yield(Letter{Reason: "r", Error: strings.Repeat("x", i%50)}, nil) {
@@ -147,10 +153,11 @@ func TestLettersAreCountedByGroupReasonAndError(t *testing.T) {
 		}
 	}
 	all, err = summarize(many, 10)
-	redistest.Want(t, "what is told apart", fmt.Sprint(len(all), err), "11 <nil>")
-	redistest.Want(t, "the rest", fmt.Sprint(all[0].Error, all[0].Count), "(other errors)80")
+	redistest.Want(t, "rows", fmt.Sprint(len(all), err), "11 <nil>")
+	redistest.Want(t, "letters with other errors", fmt.Sprint(all[0].Error, all[0].Count), "(other errors)80")
 }
 
+// A page must shrink when the letters become large, so that one reply stays small.
 func TestLargeLettersAreReadInSmallPages(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))

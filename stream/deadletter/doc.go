@@ -11,6 +11,8 @@
 //     (TestRedriveOfAnExpiredMessageIsDelivered);
 //   - a listing ends although letters are added (TestListDoesNotSeeLettersAddedMeanwhile), and reads large ones a few
 //     at a time (TestLargeLettersAreReadInSmallPages);
+//   - pages and steps of a survey give each letter once, also across partitions
+//     (TestPagesGiveEachLetterOnce, TestSurveyCountsLikeSummarize);
 //   - a redrive by filter touches only letters that existed when it began
 //     (TestRedriveByFilterTouchesOnlyWhatMatchesAndWasThereAtTheStart);
 //   - an interrupted redrive counts its work (TestRedriveThatIsInterruptedCountsWhatItDid).

@@ -6,6 +6,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
+// Errors of one cause differ in IDs, times and addresses. foldError must replace these by #, and must keep numbers that
+// name the cause, such as a status.
 func TestErrorsAreFoldedByWhatDiffersFromMessageToMessage(t *testing.T) {
 	for text, want := range map[string]string{
 		"POST /hook: status 404":                                  "POST /hook: status 404",

@@ -8,8 +8,7 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// FuzzLetterFilter: any pattern, also one that is not UTF-8, selects the same IDs as a plain recursion, and none
-// panics.
+// Any pattern of IDs, also one that is not UTF-8, must select the same IDs as a plain recursion, and must not panic.
 func FuzzLetterFilter(f *testing.F) {
 	for _, s := range [][2]string{
 		{"order-*", "order-1"}, {"*-1", "order-1"}, {"?", "ü"}, {"a?c*", "abc"}, {"*", ""}, {"", "x"}, {"**?", "a"}, {"[a]", "a"},
@@ -20,7 +19,7 @@ func FuzzLetterFilter(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, pattern, id string) {
 		if len(pattern) > 200 || len(id) > 200 {
-			return // the reference is slow
+			return // the recursion is slow
 		}
 		got := Filter{ID: pattern}.matches(Letter{ID: id})
 		if wanted := pattern == "" || matchesSlowly([]rune(mapBytes(pattern)), []rune(mapBytes(id)),
@@ -30,8 +29,8 @@ func FuzzLetterFilter(f *testing.F) {
 	})
 }
 
-// A pattern that is not UTF-8 used to make the filter panic, because it was compiled to a regular expression: `dead
-// list --id` with a stray byte ended in a stack trace.
+// Regression: a pattern that is not UTF-8 made the filter panic, because the pattern was compiled to a regular
+// expression. `dead list --id` with a stray byte ended in a stack trace.
 func TestLetterFilterTakesAnyPattern(t *testing.T) {
 	t.Parallel()
 	matches := Filter{ID: "\xff*"}.matches
@@ -41,7 +40,8 @@ func TestLetterFilterTakesAnyPattern(t *testing.T) {
 		false)
 }
 
-// mapBytes replaces invalid UTF-8 by characters of their own, so that the reference can work on runes.
+// mapBytes replaces each byte that is not valid UTF-8 by a character of its own, so that matchesSlowly can work on
+// runes.
 func mapBytes(s string) string {
 	var out strings.Builder
 	for len(s) > 0 {
@@ -55,6 +55,8 @@ func mapBytes(s string) string {
 	return out.String()
 }
 
+// matchesSlowly reports whether a pattern with * and ? matches an ID, by a plain recursion. failed remembers the pairs
+// of remaining lengths that did not match.
 func matchesSlowly(pattern, id []rune, failed map[[2]int]bool) bool {
 	at := [2]int{len(pattern), len(id)}
 	if failed[at] {

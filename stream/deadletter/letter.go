@@ -9,8 +9,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// LetterName returns the public name of a dead letter: its ID in the stream, prefixed with its partition unless that is
-// 0.
+// LetterName returns the public name of a dead letter: its ID in the stream, prefixed with its partition unless the
+// partition is 0.
 func LetterName(partition int, entry string) string {
 	if partition == 0 {
 		return entry
@@ -23,7 +23,7 @@ func SplitLetter(name string) (partition int, entry string, err error) {
 	entry = name
 	if number, rest, found := strings.Cut(name, "/"); found {
 		var ok bool
-		if _, partition, ok = lua.SplitPartition("q/" + number); !ok {
+		if _, partition, ok = lua.SplitPartition("q/" + number); !ok { // "q": any queue, to parse the number
 			return 0, "", lua.Invalid("letter", name,
 				"must be <milliseconds>-<sequence>, or <partition>/<milliseconds>-<sequence>")
 		}
@@ -37,9 +37,9 @@ func SplitLetter(name string) (partition int, entry string, err error) {
 func splitLetters(names []string) (byPartition map[int][]string, err error) {
 	byPartition = map[int][]string{}
 	for _, name := range names {
-		partition, entry, bad := SplitLetter(name)
+		partition, entry, invalid := SplitLetter(name)
 		byPartition[partition] = append(byPartition[partition], entry)
-		err = errors.Join(err, bad)
+		err = errors.Join(err, invalid)
 	}
 	return byPartition, err
 }

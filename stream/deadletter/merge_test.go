@@ -10,6 +10,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
+// To its callers, a queue with partitions must have one list of dead letters, oldest first. The name of a letter says
+// its partition: "2/1001-7" is entry 1001-7 of partition 2, and "1000-7" is in partition 0.
 func TestDeadLettersOfAllPartitionsAreOne(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -66,6 +68,6 @@ func TestDeadLettersOfAllPartitionsAreOne(t *testing.T) {
 		redistest.Want(t, "purged by filter", fmt.Sprint(n, err), "10 <nil>")
 		n, err = r.deadLetters().PurgeProgress(t.Context(), r.Queue, Filter{OlderThan: time.Hour}, func(int) {})
 		redistest.Want(t, "purged by age", fmt.Sprint(n, err), "36 <nil>")
-		redistest.Want(t, "left", len(r.letters()), 0)
+		redistest.Want(t, "letters left", len(r.letters()), 0)
 	})
 }

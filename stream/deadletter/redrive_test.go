@@ -12,12 +12,13 @@ import (
 
 	"github.com/duestream/duestream/integration/queuetest"
 	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/internal/policy"
 	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
-	"github.com/duestream/duestream/stream"
 	"github.com/duestream/duestream/stream/keeper"
 )
 
+// A redriven message must come back to its group only, with its data, from attempt 1, and without its old expiry.
 func TestRedriveSchedulesALetterForItsGroupFromAttemptOne(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -28,7 +29,7 @@ func TestRedriveSchedulesALetterForItsGroupFromAttemptOne(t *testing.T) {
 			Meta: lua.EncodeMeta(map[string]string{"kind": "k"}, 4, time.Now().Add(time.Hour)),
 		})
 		ids := r.Take("g", "c", 1)
-		if _, err := lua.Retry(t.Context(), r.Client, r.Keys, "g", stream.DefaultPolicy().Attempts(), []lua.Failure{{
+		if _, err := lua.Retry(t.Context(), r.Client, r.Keys, "g", policy.Default().Attempts(), []lua.Failure{{
 			Held: lua.Held{Entry: ids[0]}, Action: lua.ActionDead, Delay: -1, Reason: lua.ReasonDeadLetter, Error: "e",
 		}}); err != nil {
 			t.Fatal(err)
@@ -59,6 +60,7 @@ func TestRedriveSchedulesALetterForItsGroupFromAttemptOne(t *testing.T) {
 	})
 }
 
+// A redrive of many letters takes several calls, and must report its progress after each.
 func TestRedriveOfAllReportsProgress(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -81,6 +83,8 @@ func TestRedriveOfAllReportsProgress(t *testing.T) {
 	}
 }
 
+// A redrive must take only the letters that match, and no letter that is added during the redrive: messages that fail
+// again at once would keep it running for ever. A dry run must change nothing.
 func TestRedriveByFilterTouchesOnlyWhatMatchesAndWasThereAtTheStart(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -93,7 +97,7 @@ func TestRedriveByFilterTouchesOnlyWhatMatchesAndWasThereAtTheStart(t *testing.T
 	redistest.Want(t, "nothing scheduled", r.Number("ZCARD", r.Keys.Due), int64(0))
 
 	got, err = r.deadLetters().RedriveMatching(t.Context(), r.Queue, f, RedriveOptions{
-		Rate: 20, // two per call: the letter below is added during the redrive
+		Rate: 20, // with this rate a call takes two letters, so the letter below is added during the redrive
 		Progress: func(int, int) {
 			r.Do("XADD", r.Keys.Dead, "*", "id", "a-9", "payload", "p", "group", "mail", "error", "no such user")
 		},
@@ -103,9 +107,10 @@ func TestRedriveByFilterTouchesOnlyWhatMatchesAndWasThereAtTheStart(t *testing.T
 	for _, l := range r.letters() {
 		left = append(left, l.ID)
 	}
-	redistest.Want(t, "left", fmt.Sprint(left), "[b-1 a-3 a-9]")
+	redistest.Want(t, "letters left", fmt.Sprint(left), "[b-1 a-3 a-9]")
 }
 
+// A redrive must not exceed its rate, and must end soon when its context is cancelled while it waits for the rate.
 func TestRedriveKeepsTheRate(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -114,7 +119,7 @@ func TestRedriveKeepsTheRate(t *testing.T) {
 	got, err := r.deadLetters().RedriveMatching(t.Context(), r.Queue, Filter{}, RedriveOptions{Rate: 20, Delay: time.Hour,
 		Progress: func(int, int) { calls++ }})
 	redistest.Want(t, "result", fmt.Sprint(got, err), fmt.Sprint(RedriveResult{Scheduled: 6}, nil))
-	if took := time.Since(start); took < 180*time.Millisecond || calls != 3 {
+	if took := time.Since(start); took < 180*time.Millisecond || calls != 3 { // three calls of two, 100 ms apart
 		t.Errorf("6 letters at 20 per second took %s in %d calls", took, calls)
 	}
 
@@ -128,7 +133,8 @@ func TestRedriveKeepsTheRate(t *testing.T) {
 	redistest.Want(t, "left", len(r.letters()), 2)
 }
 
-// An interrupt lets the current call finish: the result counts exactly the work that was done.
+// If a redrive or a purge is interrupted, the current call must finish, so that the result counts exactly what was
+// done.
 func TestRedriveThatIsInterruptedCountsWhatItDid(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -148,7 +154,7 @@ func TestRedriveThatIsInterruptedCountsWhatItDid(t *testing.T) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	redistest.Want(t, "scheduled", r.Number("ZCARD", r.Keys.Due), int64(200))
-	redistest.Want(t, "left", len(r.letters()), 250)
+	redistest.Want(t, "letters left", len(r.letters()), 250)
 	rest, err := r.deadLetters().RedriveMatching(t.Context(), r.Queue, Filter{}, RedriveOptions{Delay: time.Hour})
 	redistest.Want(t, "the rest", fmt.Sprint(rest, err), fmt.Sprint(RedriveResult{Scheduled: 250}, nil))
 	redistest.Want(t, "all", r.Number("ZCARD", r.Keys.Due), int64(450))
@@ -162,6 +168,7 @@ func TestRedriveThatIsInterruptedCountsWhatItDid(t *testing.T) {
 	redistest.Want(t, "not purged", len(r.letters()), 400)
 }
 
+// With Spread, the delays must be spread over the whole time after Delay.
 func TestSpreadIsOverTheWholeTime(t *testing.T) {
 	o := RedriveOptions{Delay: time.Minute, Spread: time.Hour}
 	least, most := o.delay(), o.delay()
@@ -172,14 +179,16 @@ func TestSpreadIsOverTheWholeTime(t *testing.T) {
 	if least < time.Minute || least > 5*time.Minute || most < 56*time.Minute || most >= 61*time.Minute {
 		t.Errorf("from %s to %s", least, most)
 	}
-	redistest.Want(t, "none", RedriveOptions{Delay: time.Minute}.delay(), time.Minute)
+	redistest.Want(t, "delay without a spread", RedriveOptions{Delay: time.Minute}.delay(), time.Minute)
 }
 
+// A redrive may change the payload, the headers, the attempts and the expiry of a message. Everything else must stay,
+// also fields of other programs.
 func TestRedriveEdits(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
 	r.Groups("g")
-	add := func() string {
+	addLetter := func() string {
 		r.Do("XADD", r.Keys.Dead, "*", "id", "a", "payload", "old", "h:keep", "1", "max_attempts", "7", "group", "g", "colour",
 			"green")
 		all := r.letters()
@@ -187,7 +196,7 @@ func TestRedriveEdits(t *testing.T) {
 	}
 	redrive := func(o RedriveOptions) lua.Entry {
 		t.Helper()
-		got, err := r.deadLetters().Redrive(t.Context(), r.Queue, []string{add()}, o)
+		got, err := r.deadLetters().Redrive(t.Context(), r.Queue, []string{addLetter()}, o)
 		redistest.Want(t, "result", fmt.Sprint(got, err), fmt.Sprint(RedriveResult{Scheduled: 1}, nil))
 		entries := r.Next("g")
 		if len(entries) != 1 {
@@ -228,6 +237,7 @@ func TestRedriveEdits(t *testing.T) {
 	}
 }
 
+// The letter of an entry that somebody deleted has no payload, so a redrive must refuse it unless it gets a payload.
 func TestRedriveOfALostBodyNeedsAPayload(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -243,15 +253,16 @@ func TestRedriveOfALostBodyNeedsAPayload(t *testing.T) {
 	dry, err := r.deadLetters().RedriveMatching(t.Context(), r.Queue, Filter{}, RedriveOptions{DryRun: true})
 	redistest.Want(t, "dry run", fmt.Sprint(dry, err), fmt.Sprint(RedriveResult{NoPayload: 1}, nil))
 	got, err := r.deadLetters().RedriveMatching(t.Context(), r.Queue, Filter{}, RedriveOptions{})
-	redistest.Want(t, "without", fmt.Sprint(got, err), fmt.Sprint(RedriveResult{NoPayload: 1}, nil))
+	redistest.Want(t, "without a payload", fmt.Sprint(got, err), fmt.Sprint(RedriveResult{NoPayload: 1}, nil))
 	redistest.Want(t, "still there", len(r.letters()), 1)
 	got, err = r.deadLetters().RedriveMatching(t.Context(), r.Queue, Filter{}, RedriveOptions{Payload: new([]byte("p"))})
-	redistest.Want(t, "with", fmt.Sprint(got, err), fmt.Sprint(RedriveResult{Scheduled: 1}, nil))
+	redistest.Want(t, "with a payload", fmt.Sprint(got, err), fmt.Sprint(RedriveResult{Scheduled: 1}, nil))
 	entries := r.Next("g")
 	redistest.Want(t, "delivered", len(entries), 1)
 }
 
-// With its old expiry, a redriven expired message used to go straight back to the dead letters.
+// Regression: a redriven message kept its expiry. If it had died because it expired, it became a dead letter again at
+// once.
 func TestRedriveOfAnExpiredMessageIsDelivered(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -265,7 +276,7 @@ func TestRedriveOfAnExpiredMessageIsDelivered(t *testing.T) {
 	}
 	got, err := r.deadLetters().RedriveMatching(t.Context(), r.Queue, Filter{Reason: lua.ReasonExpired}, RedriveOptions{})
 	redistest.Want(t, "result", fmt.Sprint(got, err), fmt.Sprint(RedriveResult{Scheduled: 1}, nil))
-	for _, g := range []string{"one", "two"} { // it has no group, so all groups get it
+	for _, g := range []string{"one", "two"} { // the letter has no group, so all groups get the message
 		entries := r.Next(g)
 		if len(entries) != 1 || entries[0].ID != "a" || entries[0].For != "" {
 			t.Errorf("group %s: %+v", g, entries)
@@ -274,6 +285,7 @@ func TestRedriveOfAnExpiredMessageIsDelivered(t *testing.T) {
 	redistest.Want(t, "letters", len(r.letters()), 0)
 }
 
+// Invalid options, or one invalid letter ID, must be refused before any letter is redriven.
 func TestRedriveIsRefusedBeforeRedisIsTouched(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -293,6 +305,7 @@ func TestRedriveIsRefusedBeforeRedisIsTouched(t *testing.T) {
 	redistest.Want(t, "letters", len(r.letters()), 1)
 }
 
+// A purge must delete exactly the letters that are named or match, and count them.
 func TestPurge(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -326,6 +339,7 @@ func TestPurge(t *testing.T) {
 	})
 }
 
+// nextEntryID must return the smallest entry ID behind the given one, because the next page of a listing begins there.
 func TestFollowing(t *testing.T) {
 	for id, expected := range map[string]string{"5-3": "5-4", "5-0": "5-1", "5": "6-0", "5-18446744073709551615": "6-0"} {
 		got, err := nextEntryID(id)
@@ -336,6 +350,7 @@ func TestFollowing(t *testing.T) {
 	}
 }
 
+// If a redrive and a purge run at once, each letter must be either redriven or purged, not both and not neither.
 func TestRedriveRacingPurgeIsWonByOneSide(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -353,7 +368,8 @@ func TestRedriveRacingPurgeIsWonByOneSide(t *testing.T) {
 		redriven, failed[0] = d.RedriveMatching(t.Context(), r.Queue, Filter{}, RedriveOptions{Delay: time.Hour})
 	})
 	both.Go(func() {
-		for i := len(letters) - 1; i >= 0 && failed[1] == nil; i -= 10 { // from the other end
+		// The purge begins with the newest letter, the redrive with the oldest.
+		for i := len(letters) - 1; i >= 0 && failed[1] == nil; i -= 10 {
 			var batch []string
 			for _, l := range letters[max(0, i-9) : i+1] {
 				batch = append(batch, l.Letter)
@@ -370,11 +386,11 @@ func TestRedriveRacingPurgeIsWonByOneSide(t *testing.T) {
 	t.Logf("redriven %d, purged %d, gone %d", redriven.Scheduled, purged, redriven.Gone)
 	redistest.Want(t, "each letter once", redriven.Scheduled+purged, 1000)
 	redistest.Want(t, "scheduled", r.Number("ZCARD", r.Keys.Due), int64(redriven.Scheduled))
-	redistest.Want(t, "left", len(r.letters()), 0)
+	redistest.Want(t, "letters left after both", len(r.letters()), 0)
 }
 
-// A letter with a key that was redriven after a growth used to go to the partition in which it had died, while other
-// messages of its key go to another one.
+// A letter with an ordering key must go to the partition that the key has now. Regression: after a growth it went to
+// the partition in which it had died, while other messages of its key went to another one.
 func TestRedriveGoesWhereTheKeyBelongsNow(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -416,14 +432,14 @@ func TestRedriveGoesWhereTheKeyBelongsNow(t *testing.T) {
 			t.Fatalf("drain: %+v, %v", drained, err)
 		}
 		entries := queuetest.Entries(t, r.Client, r.Prefix, lua.PartitionName(r.Queue, 5))
-		redistest.Want(t, "ready of the key at once", len(entries), 1)
+		redistest.Want(t, "messages of the key that are ready at once", len(entries), 1)
 		redistest.Want(t, "the first one", fmt.Sprint(entries[0].ID, " ", string(entries[0].Payload), " ", entries[0].For,
 			entries[0].Attempt), "edited new g1")
 	})
 }
 
-// A redrive with a rate runs for hours. After a growth, letters with a key used to go into the partition that the key
-// had when the redrive began, while new messages of the key went into another one.
+// A redrive with a rate runs for hours. Regression: if the queue grew meanwhile, letters with an ordering key went into
+// the partition that the key had when the redrive began, while new messages of the key went into another one.
 func TestARedriveFollowsAGrowthThatHappensMeanwhile(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -435,7 +451,7 @@ func TestARedriveFollowsAGrowthThatHappensMeanwhile(t *testing.T) {
 	}
 	grown := false
 	result, err := r.deadLetters().RedriveMatching(t.Context(), r.Queue, Filter{}, RedriveOptions{
-		Rate: 10, // one letter a call
+		Rate: 10, // with this rate a call takes one letter
 		Progress: func(int, int) {
 			if !grown {
 				grown = true
@@ -449,8 +465,8 @@ func TestARedriveFollowsAGrowthThatHappensMeanwhile(t *testing.T) {
 	redistest.Want(t, "in the partition of the key", r.Number("ZCARD", r.Part(5).Keys.Due), int64(3))
 }
 
-// If a redrive stops between adding the message in the partition of its key and deleting the letter, a repeat schedules
-// nothing new, and deletes the letter.
+// A redrive may stop after it has added the message in the partition of its key, and before it has deleted the letter.
+// A second redrive must then schedule nothing new, and delete the letter.
 func TestRepeatedRedriveIntoAnotherPartitionSchedulesOnce(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -462,7 +478,8 @@ func TestRepeatedRedriveIntoAnotherPartitionSchedulesOnce(t *testing.T) {
 	r.grow(8)
 	five, d := r.Part(5), r.deadLetters()
 	for range 2 {
-		r.Do(append([]string{"XADD", r.Keys.Dead, "1000-1"}, fields...)...) // as before, as if XDEL had not run
+		// In the second round: as if the letter had not been deleted.
+		r.Do(append([]string{"XADD", r.Keys.Dead, "1000-1"}, fields...)...)
 		result, err := d.Redrive(t.Context(), r.Queue, []string{"1000-1"}, RedriveOptions{Delay: time.Hour})
 		if err != nil || result.Scheduled != 1 {
 			t.Errorf("redrive: %+v, %v", result, err)
@@ -474,6 +491,6 @@ func TestRepeatedRedriveIntoAnotherPartitionSchedulesOnce(t *testing.T) {
 	member := r.Texts("ZRANGE", five.Keys.Due, "0", "0")[0]
 	redistest.Want(t, "member", member, lua.Member{Kind: lua.MemberRedriven, ID: "m", Group: "g", Of: "1000-1"}.String())
 	if result, err := d.Redrive(t.Context(), r.Queue, []string{"1000-1"}, RedriveOptions{}); err != nil || result.Gone != 1 {
-		t.Errorf("redrive of none: %+v, %v", result, err)
+		t.Errorf("redrive of a letter that is gone: %+v, %v", result, err)
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// A letter of a deleted group stays, and the result names the group, until it is sent to another one. A dry run says
-// the same.
+// A redrive must leave a letter of a deleted group where it is, and name the group in the result. With To the letter
+// goes to another group. A dry run must give the same result.
 func TestRedriveOfAGroupThatIsGone(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -24,7 +24,7 @@ func TestRedriveOfAGroupThatIsGone(t *testing.T) {
 		redistest.Want(t, fmt.Sprint("dry ", dry), fmt.Sprintf("%+v %v", got, err),
 			fmt.Sprintf("%+v %v", RedriveResult{Scheduled: letters - 2, GroupGone: 2, GoneGroups: []string{"old"}}, nil))
 	}
-	redistest.Want(t, "left", len(r.letters()), 2)
+	redistest.Want(t, "letters left", len(r.letters()), 2)
 	got, err := d.RedriveMatching(t.Context(), r.Queue, Filter{}, RedriveOptions{To: "nobody"})
 	redistest.Want(t, "to nobody", fmt.Sprintf("%+v %v", got, err),
 		fmt.Sprintf("%+v %v", RedriveResult{GroupGone: 2, GoneGroups: []string{"nobody"}}, nil))
@@ -34,17 +34,17 @@ func TestRedriveOfAGroupThatIsGone(t *testing.T) {
 	for _, e := range r.Next("new") {
 		to[e.ID] = e.For
 	}
-	redistest.Want(t, "delivered", to["a"]+to["b"], "newnew")
+	redistest.Want(t, "groups of the delivered messages", to["a"]+to["b"], "newnew")
 	if _, err := d.RedriveMatching(t.Context(), r.Queue, Filter{}, RedriveOptions{To: "\x1f"}); !errors.Is(err, lua.ErrInvalid) {
-		t.Errorf("to a group that cannot be: %v", err)
+		t.Errorf("to a group with an invalid name: %v", err)
 	}
 }
 
-// A letter with unreadable meta is not left behind silently.
+// A letter with unreadable meta is left where it is, and the result must count it. New headers replace the meta.
 func TestRedriveOfUnreadableMeta(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
-	r.Do("HSET", r.Keys.Meta, "m", `{"max_attempts":5}`)
+	r.Do("HSET", r.Keys.Meta, "m", `{"max_attempts":5}`) // unreadable, because the value must be a string
 	r.Do("ZADD", r.Keys.Due, "1", "m")
 	r.DrainAll()
 	for _, dry := range []bool{true, false} {
@@ -53,5 +53,6 @@ func TestRedriveOfUnreadableMeta(t *testing.T) {
 			fmt.Sprintf("%+v %v", RedriveResult{Unreadable: 1}, nil))
 	}
 	got, err := r.deadLetters().RedriveMatching(t.Context(), r.Queue, Filter{}, RedriveOptions{Headers: &map[string]string{}})
-	redistest.Want(t, "without headers", fmt.Sprintf("%+v %v", got, err), fmt.Sprintf("%+v %v", RedriveResult{Scheduled: 1}, nil))
+	redistest.Want(t, "no headers", fmt.Sprintf("%+v %v", got, err),
+		fmt.Sprintf("%+v %v", RedriveResult{Scheduled: 1}, nil))
 }

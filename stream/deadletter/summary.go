@@ -3,6 +3,7 @@ package deadletter
 import (
 	"cmp"
 	"context"
+	"iter"
 	"regexp"
 	"slices"
 	"strings"
@@ -13,10 +14,28 @@ import (
 type LetterGroup struct {
 	Group  string    `json:"group,omitempty"`
 	Reason string    `json:"reason"`
-	Error  string    `json:"error,omitempty"` // its first line, with # for IDs, addresses, durations and long numbers
+	Error  string    `json:"error,omitempty"` // the first line, with # for IDs, addresses, durations and long numbers
 	Count  int       `json:"count"`
 	Oldest time.Time `json:"oldest,omitzero"`
 	Newest time.Time `json:"newest,omitzero"`
+	// Hourly counts the letters of each hour of a Survey's trend, the earliest hour first. Summarize leaves it out.
+	Hourly []int `json:"hourly,omitempty"`
+}
+
+// Filter returns the filter that selects the letters of the group. ok is false for the group of OtherErrors, because
+// no filter selects its letters.
+func (g LetterGroup) Filter() (f Filter, ok bool) {
+	if g.Error == OtherErrors {
+		return Filter{}, false
+	}
+	return Filter{Group: g.Group, WithoutGroup: g.Group == "", Reason: g.Reason, ErrorKind: g.Error,
+		WithoutReason: g.Reason == "", WithoutError: g.Error == ""}, true
+}
+
+// Like returns the filter that selects the letters with the same group, reason and kind of error as this one.
+func (l Letter) Like() Filter {
+	f, _ := LetterGroup{Group: l.Group, Reason: l.Reason, Error: foldError(l.Error)}.Filter()
+	return f
 }
 
 // summaryErrors is the number of errors that a summary distinguishes. Further ones are counted as OtherErrors.
@@ -31,46 +50,72 @@ func (d *DeadLetters) Summarize(ctx context.Context, queue string, f Filter) ([]
 	return summarize(d.List(ctx, queue, f), summaryErrors)
 }
 
-func summarize(letters func(func(Letter, error) bool), most int) ([]LetterGroup, error) {
-	type key struct{ group, reason, err string }
-	found := map[key]*LetterGroup{}
+func summarize(letters iter.Seq2[Letter, error], mostErrors int) ([]LetterGroup, error) {
+	t := newTally(mostErrors)
 	for l, err := range letters {
 		if err != nil {
 			return nil, err
 		}
-		k := key{l.Group, l.Reason, foldError(l.Error)}
-		if found[k] == nil && len(found) >= most {
-			k.err = OtherErrors
+		t.add(l)
+	}
+	return t.groups(), nil
+}
+
+// tally counts letters by group, reason and error.
+type tally struct {
+	mostErrors int
+	found      map[tallyKey]*LetterGroup
+}
+
+type tallyKey struct{ group, reason, err string }
+
+func newTally(mostErrors int) *tally { return &tally{mostErrors, map[tallyKey]*LetterGroup{}} }
+
+// add counts a letter, and returns its group.
+func (t *tally) add(l Letter) *LetterGroup {
+	k := tallyKey{l.Group, l.Reason, foldError(l.Error)}
+	if t.found[k] == nil && len(t.found) >= t.mostErrors {
+		k.err = OtherErrors
+	}
+	g := t.found[k]
+	if g == nil {
+		g = &LetterGroup{Group: k.group, Reason: k.reason, Error: k.err, Oldest: l.Dead, Newest: l.Dead}
+		t.found[k] = g
+	}
+	g.Count++
+	if !l.Dead.IsZero() {
+		if g.Oldest.IsZero() || l.Dead.Before(g.Oldest) {
+			g.Oldest = l.Dead
 		}
-		g := found[k]
-		if g == nil {
-			g = &LetterGroup{Group: k.group, Reason: k.reason, Error: k.err, Oldest: l.Dead, Newest: l.Dead}
-			found[k] = g
-		}
-		g.Count++
-		if !l.Dead.IsZero() {
-			if g.Oldest.IsZero() || l.Dead.Before(g.Oldest) {
-				g.Oldest = l.Dead
-			}
-			if l.Dead.After(g.Newest) {
-				g.Newest = l.Dead
-			}
+		if l.Dead.After(g.Newest) {
+			g.Newest = l.Dead
 		}
 	}
-	all := make([]LetterGroup, 0, len(found))
-	for _, g := range found {
-		all = append(all, *g)
+	return g
+}
+
+// groups returns copies of the groups, the most frequent first.
+func (t *tally) groups() []LetterGroup {
+	all := make([]LetterGroup, 0, len(t.found))
+	for _, g := range t.found {
+		one := *g
+		one.Hourly = slices.Clone(g.Hourly)
+		all = append(all, one)
 	}
 	slices.SortFunc(all, func(a, b LetterGroup) int {
-		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Group, b.Group), cmp.Compare(a.Reason, b.Reason),
-			cmp.Compare(a.Error, b.Error))
+		return cmp.Or(
+			cmp.Compare(b.Count, a.Count),
+			cmp.Compare(a.Group, b.Group),
+			cmp.Compare(a.Reason, b.Reason),
+			cmp.Compare(a.Error, b.Error),
+		)
 	})
-	return all, nil
+	return all
 }
 
 // variable matches the parts of an error that differ between messages: IDs, addresses, durations, long numbers. Short
-// numbers stand for the kind of the error (404, 503, exit status 1), and so do codes such as ORA-00942, which the first
-// group matches.
+// numbers tell the kind of the error (404, 503, exit status 1), and do not match. Codes such as ORA-00942 tell it, too:
+// the first group matches them, so that foldError can keep them.
 var variable = regexp.MustCompile(`(\b[A-Z]{2,6}-?[0-9]{3,5}\b)` + // a code
 	`|\b[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b` + // UUID
 	`|\b[0-9A-HJKMNP-TV-Z]{26}\b` + // ULID
@@ -79,8 +124,8 @@ var variable = regexp.MustCompile(`(\b[A-Z]{2,6}-?[0-9]{3,5}\b)` + // a code
 	`|:[0-9]{2,5}\b` + // port
 	`|\b(?:[0-9]+[a-f]|[a-f]+[0-9])[0-9a-f]{6,}\b` + // hexadecimal
 	`|\b[0-9]+(?:\.[0-9]+)?(?: ?(?:ns|µs|us|ms|s|sec|seconds|m|min|minutes|h)\b)` + // duration
-	`|[0-9]+\.[0-9]{3,}` + // measured
-	`|[0-9]{5,}`) // long
+	`|[0-9]+\.[0-9]{3,}` + // a number with three or more decimals
+	`|[0-9]{5,}`) // a number of five or more digits
 
 // numbered matches the number after a lower-case name: order-42, user_7, job7.
 var numbered = regexp.MustCompile(`([a-z][-_]?)[0-9]+\b`)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -12,11 +13,11 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-const dropBatch = 500
+const dropBatch = 500 // consumers deleted per call
 
 // DropIdleConsumers deletes consumers that hold no entries and have not read for longer than idle, in all groups of a
-// partition. It returns their number. A consumer that comes back is created again by its next read. One round trip per
-// group, and one per 500 deleted.
+// partition. It returns their number. A consumer that comes back is created again by its next read. It takes one round
+// trip per group, and one per 500 deleted consumers.
 func DropIdleConsumers(ctx context.Context, c rueidis.Client, prefix, queue string, idle time.Duration) (int, error) {
 	keys := lua.NewKeys(prefix, queue)
 	stream, err := view.ReadStream(ctx, c, keys.Stream)
@@ -34,21 +35,21 @@ func DropIdleConsumers(ctx context.Context, c rueidis.Client, prefix, queue stri
 	return dropped, nil
 }
 
-func dropIdle(ctx context.Context, c rueidis.Client, keys lua.Keys, group string, idle time.Duration) (dropped int, err error) {
-	all, err := view.ReadConsumers(ctx, c, keys.Stream, group)
+func dropIdle(
+	ctx context.Context, c rueidis.Client, keys lua.Keys, group string, idle time.Duration,
+) (dropped int, err error) {
+	consumers, err := view.ReadConsumers(ctx, c, keys.Stream, group)
 	if err != nil {
 		return 0, err
 	}
-	var gone []string
-	for _, one := range all {
-		// The reclaimer's consumer holds entries only inside a script.
+	var names []string
+	for _, one := range consumers {
+		// The reclaimer's consumer is deleted however short its idle time is: it holds entries only inside a script.
 		if one.Pending == 0 && (time.Duration(one.Idle) > idle || one.Name == lua.ReclaimConsumer) {
-			gone = append(gone, one.Name)
+			names = append(names, one.Name)
 		}
 	}
-	for len(gone) > 0 {
-		batch := gone[:min(dropBatch, len(gone))]
-		gone = gone[len(batch):]
+	for batch := range slices.Chunk(names, dropBatch) {
 		n, err := lua.DropConsumers(ctx, c, keys, group, batch)
 		dropped += n
 		if err != nil {

@@ -9,6 +9,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
+// A consumer that holds no entry and has been idle for long must be removed from its group. One that holds an entry
+// stays, because its entry would be lost with it.
 func TestIdleConsumersAreDropped(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -24,7 +26,7 @@ func TestIdleConsumersAreDropped(t *testing.T) {
 	}
 	redistest.Want(t, "before", names(), fmt.Sprintf("[done %s holding recent]", lua.ReclaimConsumer))
 	n, err := DropIdleConsumers(t.Context(), r.Client, r.Prefix, r.Queue, time.Hour)
-	redistest.Want(t, "dropped within the hour", fmt.Sprint(n, err), "1 <nil>") // the reclaimer's, which holds nothing
+	redistest.Want(t, "dropped within the hour", fmt.Sprint(n, err), "1 <nil>") // only the consumer of the reclaimer
 	redistest.Eventually(t, 5*time.Second, func() (bool, string) {
 		n, err := DropIdleConsumers(t.Context(), r.Client, r.Prefix, r.Queue, time.Nanosecond)
 		return err == nil && names() == "[holding]", fmt.Sprint(n, err, names())

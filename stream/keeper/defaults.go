@@ -7,20 +7,20 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/duestream/duestream/internal/loop"
+	"github.com/duestream/duestream/internal/policy"
 	"github.com/duestream/duestream/lua"
-	"github.com/duestream/duestream/stream"
 )
 
 const (
-	defaultsInterval = 20 * time.Second // between two checks of whether the defaults exist
-	defaultsRetry    = time.Second      // after an error, at most
+	defaultsInterval = 20 * time.Second // time between two checks of whether the defaults exist
+	defaultsRetry    = time.Second      // longest wait after an error
 )
 
-// defaultsKeeper writes the default policy: once at the start, and again when it was lost (by a flush or a failover).
+// defaultsKeeper writes the default policy once at the start, and again when a flush or a failover has lost it.
 type defaultsKeeper struct {
 	client  rueidis.Client
 	prefix  string
-	policy  stream.Policy
+	policy  policy.Policy
 	written bool // the defaults were written at least once
 	state   loop.Reporter
 }
@@ -34,7 +34,7 @@ func newDefaultsKeeper(cfg Config) *defaultsKeeper {
 
 // run keeps the defaults until ctx ends. With the zero policy it leaves existing defaults alone.
 func (d *defaultsKeeper) run(ctx context.Context) {
-	if d.policy == (stream.Policy{}) {
+	if d.policy == (policy.Policy{}) {
 		return
 	}
 	interval := func() time.Duration { return defaultsInterval }
@@ -47,18 +47,19 @@ func (d *defaultsKeeper) run(ctx context.Context) {
 	})
 }
 
-// pass writes the defaults unless they were written and still exist, and reports whether it wrote. One round trip, or
-// two.
+// pass writes the defaults unless they were written and still exist. It reports whether it wrote them. It takes one or
+// two round trips.
 func (d *defaultsKeeper) pass(ctx context.Context) (wrote bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()
 	if d.written {
-		there, err := d.client.Do(ctx, d.client.B().Exists().Key(lua.NewGlobals(d.prefix).Defaults).Build()).AsInt64()
-		if err != nil || there > 0 {
+		exists := d.client.B().Exists().Key(lua.NewGlobals(d.prefix).Defaults).Build()
+		existing, err := d.client.Do(ctx, exists).AsInt64()
+		if err != nil || existing > 0 {
 			return false, lua.Classify("EXISTS", err)
 		}
 	}
-	if err := stream.WriteDefaults(ctx, d.client, d.prefix, d.policy); err != nil {
+	if err := policy.WriteDefaults(ctx, d.client, d.prefix, d.policy); err != nil {
 		return false, err
 	}
 	d.written = true

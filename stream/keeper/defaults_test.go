@@ -9,13 +9,19 @@ import (
 
 	"github.com/duestream/duestream/integration/queuetest"
 	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/internal/policy"
 	"github.com/duestream/duestream/lua"
-	"github.com/duestream/duestream/stream"
 )
 
-var shortTries = stream.Policy{VisibilityTimeout: 5 * time.Second, MaxAttempts: 3, RetryMin: time.Second, RetryMax: time.Minute}
+var shortTries = policy.Policy{
+	VisibilityTimeout: 5 * time.Second,
+	MaxAttempts:       3,
+	RetryMin:          time.Second,
+	RetryMax:          time.Minute,
+}
 
-// The defaults are written at the start, left alone while they exist, and written again when they are lost.
+// A bridge must write the defaults at its start, leave them alone while they exist, and write them again when they are
+// lost.
 func TestDefaultsAreWrittenAndStay(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -23,7 +29,8 @@ func TestDefaultsAreWrittenAndStay(t *testing.T) {
 		r := newRig(t, s)
 		key := lua.NewGlobals(r.Prefix).Defaults
 		attempts := func() string {
-			text, _ := r.Client.Do(t.Context(), r.Client.B().Hget().Key(key).Field(stream.SettingMaxAttempts).Build()).ToString()
+			cmd := r.Client.B().Hget().Key(key).Field(policy.SettingMaxAttempts).Build()
+			text, _ := r.Client.Do(t.Context(), cmd).ToString()
 			return text
 		}
 		do := func(words ...string) {
@@ -33,13 +40,13 @@ func TestDefaultsAreWrittenAndStay(t *testing.T) {
 			}
 		}
 		d := newDefaultsKeeper(Config{Client: r.Client, Prefix: r.Prefix, Defaults: shortTries}.withDefaults())
-		do("HSET", key, stream.SettingMaxAttempts, "9") // by a bridge that started earlier
+		do("HSET", key, policy.SettingMaxAttempts, "9") // as by a bridge that started earlier
 		for _, step := range []struct {
 			before func()
-			want   string
+			want   string // whether the pass wrote the defaults, and the attempts that are then stored
 		}{
 			{func() {}, "true 3"}, {func() {}, "false 3"},
-			{func() { do("HSET", key, stream.SettingMaxAttempts, "7") }, "false 7"}, // by one that started later
+			{func() { do("HSET", key, policy.SettingMaxAttempts, "7") }, "false 7"}, // as by a bridge that started later
 			{func() { do("DEL", key) }, "true 3"}, {func() {}, "false 3"},
 		} {
 			step.before()
@@ -51,8 +58,8 @@ func TestDefaultsAreWrittenAndStay(t *testing.T) {
 	})
 }
 
-// A bridge without permission to write the defaults used to be silent for ever. Now it logs that once, and continues
-// when it gets the permission.
+// A bridge without permission to write the defaults must log that once, and write them when it gets the permission.
+// Regression: the bridge logged nothing.
 func TestDefaultsThatMayNotBeWrittenAreReportedOnce(t *testing.T) {
 	t.Parallel()
 	server := redistest.Own(t)
@@ -77,7 +84,7 @@ func TestDefaultsThatMayNotBeWrittenAreReportedOnce(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, one := range list { // the server counts equal ones as one
+		for _, one := range list { // the server lists equal refusals once, with their number
 			fields, _ := one.AsMap()
 			count := fields["count"]
 			c, _ := count.AsInt64()
@@ -91,19 +98,20 @@ func TestDefaultsThatMayNotBeWrittenAreReportedOnce(t *testing.T) {
 	}
 	allow("+evalsha", "+eval")
 	redistest.Eventually(t, 20*time.Second, func() (bool, string) {
-		return log.Count("writing the default policy works again") == 1, "it does not say that it works again"
+		return log.Count("writing the default policy works again") == 1, "the log does not say that writing works again"
 	})
-	p, _, err := stream.ReadPolicy(t.Context(), r.Client, r.Prefix, r.Queue, "")
+	p, _, err := policy.Read(t.Context(), r.Client, r.Prefix, r.Queue, "")
 	if err != nil || p.MaxAttempts != shortTries.MaxAttempts || p.VisibilityTimeout != shortTries.VisibilityTimeout {
 		t.Errorf("%+v %v", p, err)
 	}
 	redistest.Want(t, "turns", fmt.Sprint(log.Turns()), "[failing again]")
 }
 
+// Invalid defaults must be refused before the keeper runs.
 func TestKeeperRefusesDefaultsThatDoNotCount(t *testing.T) {
 	t.Parallel()
 	server := redistest.Own(t)
-	_, err := New(Config{Client: server.Client(t), Defaults: stream.Policy{MaxAttempts: -1}})
+	_, err := New(Config{Client: server.Client(t), Defaults: policy.Policy{MaxAttempts: -1}})
 	if err == nil {
 		t.Error("accepted")
 	}

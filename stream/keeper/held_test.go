@@ -10,7 +10,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// notes returns the notes of bridges about the queue, except the times of their looks.
+// notes returns the notes that bridges keep in the queue's hash about deliveries. It leaves out the times of their
+// looks.
 func (r *rig) notes() map[string]string {
 	r.T.Helper()
 	all, err := r.Client.Do(r.T.Context(), r.Client.B().Hgetall().Key(r.Keys.Calm).Build()).AsStrMap()
@@ -22,8 +23,8 @@ func (r *rig) notes() map[string]string {
 	return all
 }
 
-// Notes of deliveries are deleted with their subject: when the group holds nothing, when it is destroyed, when another
-// bridge takes over the queue, and when the queue is drained.
+// A note of a delivery must be deleted when the delivery ends: when the group holds nothing any more, or is destroyed,
+// also if another bridge has taken over the queue meanwhile. Otherwise the notes would pile up.
 func TestNotesOfDeliveriesGoWithThem(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -37,6 +38,7 @@ func TestNotesOfDeliveriesGoWithThem(t *testing.T) {
 			return NewReclaimer(ReclaimerConfig{Client: r.Client, Prefix: r.Prefix, Queue: r.Queue, Watched: true})
 		}
 		bridge := watcher()
+		// look makes a pass, and checks the number of notes for each of the three groups.
 		look := func(what, want string) {
 			t.Helper()
 			if _, err := bridge.Reclaim(t.Context()); err != nil {
@@ -62,14 +64,14 @@ func TestNotesOfDeliveriesGoWithThem(t *testing.T) {
 	})
 }
 
-// A drained queue holds no hash field.
+// When a queue has no messages, its hash of notes must be gone.
 func TestDrainedQueueHoldsNoNotesOfDeliveries(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
 	r.Groups("g")
 	r.Ready("a")
 	held := r.Take("g", "c", 1)
-	r.keep(Config{}, r.Queue)
+	r.startKeeper(Config{}, r.Queue)
 	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
 		return strings.Count(r.notes()[lua.HeldField("g")], "=") == 1, fmt.Sprint(r.notes())
 	})

@@ -16,8 +16,8 @@ import (
 
 	"github.com/duestream/duestream/internal/loop"
 	"github.com/duestream/duestream/internal/observe"
+	"github.com/duestream/duestream/internal/policy"
 	"github.com/duestream/duestream/lua"
-	"github.com/duestream/duestream/stream"
 )
 
 // Defaults of Config.
@@ -31,11 +31,12 @@ const (
 )
 
 const (
-	gatherNotices    = 20 * time.Millisecond // notices come in bursts, and one request serves many queues
-	lookInterval     = time.Second           // between two such requests
-	consumerInterval = 10 * time.Minute
-	orphanInterval   = 20 * time.Second // while a queue is busy
-	tidyMin, tidyMax = 30 * time.Second, 10 * time.Minute
+	collectNotices   = 20 * time.Millisecond // wait for more notices, because they come in bursts and share a survey
+	surveyInterval   = time.Second           // time between two surveys
+	consumerInterval = 10 * time.Minute      // time between two deletions of idle consumers
+	orphanInterval   = 20 * time.Second      // time between two sweeps for orphans, while a queue is busy
+	tidyMin          = 30 * time.Second      // shortest rest of a queue without entries, if no candidate waits
+	tidyMax          = 10 * time.Minute      // longest rest; then the queue waits for its turn
 )
 
 // Config configures a Keeper. Only Client is required.
@@ -51,24 +52,25 @@ type Config struct {
 	// Observer gets the numbers of reclaimed, dead-lettered and freed entries. Default: nil, no observer.
 	Observer observe.Observer
 
-	// Defaults is the policy of queues without one of their own. It is written at the start, and again when it was
-	// lost. The zero value leaves the defaults in Redis alone.
-	Defaults stream.Policy
+	// Defaults is the policy of queues without a policy of their own. It is written at the start, and again when Redis
+	// has lost it. The zero value leaves the defaults in Redis unchanged.
+	Defaults policy.Policy
 
-	// KeepMin and KeepMax bound the interval between two passes over a busy queue. In between, the interval is a fifth
-	// of the smallest visibility timeout of its groups. Default 100ms and 1s. KeepMax is also the longest time that
-	// acknowledged entries stay in memory if consumers only run XACK and one pass suffices.
+	// KeepMin and KeepMax bound the interval between two passes over a busy queue. The interval is a fifth of the
+	// smallest visibility timeout of the queue's groups, within these bounds. Default 100ms and 1s. KeepMax is also the
+	// longest time that acknowledged entries stay in memory if consumers only run XACK and one pass frees all of them.
 	KeepMin, KeepMax time.Duration
-	// QuietMax is the longest interval of a queue whose entries nobody reads. Default 5s; at least KeepMax.
+	// QuietMax is the longest interval between two passes over a queue whose entries nobody reads. Default 5s; at least
+	// KeepMax.
 	QuietMax time.Duration
-	// TidyInterval is the time between two visits to queues that hold only dedup windows or bodies without a member.
-	// One queue is visited at a time, however many there are. Default 30s. Too low: idle queues cost requests. Too
-	// high: ended windows stay longer.
+	// TidyInterval is the time between two visits to queues that hold only dedup windows or orphans. One queue is
+	// visited at a time, however many there are. Default 30s. Too low: idle queues cost requests. Too high: ended
+	// windows stay longer.
 	TidyInterval time.Duration
-	// PatrolInterval is about the time between two patrols through the bodies of all queues, for bodies without a
-	// member. They are needed where equally many members lack a body, because then the counts do not differ. Default
-	// 1h. Too low: the server reads all scheduled messages that often. Too high: a body whose producer died between
-	// HSET and ZADD stays longer.
+	// PatrolInterval is about the time between two patrols. A patrol searches the bodies of all queues for orphans. It
+	// finds the orphans of a queue in which equally many members lack a body: there the numbers of bodies and members
+	// are equal, so that nothing else shows the orphans. Default 1h. Too low: the server reads all scheduled messages
+	// that often. Too high: a body whose producer died between HSET and ZADD stays longer.
 	PatrolInterval time.Duration
 	// ConsumerIdle is the time without a read after which a consumer that holds no entries is deleted. Default 1h.
 	ConsumerIdle time.Duration
@@ -97,7 +99,7 @@ func (c Config) validate() error {
 		lua.AtLeast("PatrolInterval", c.PatrolInterval, time.Millisecond),
 		lua.AtLeast("ConsumerIdle", c.ConsumerIdle, time.Millisecond),
 	}
-	if c.Defaults != (stream.Policy{}) {
+	if c.Defaults != (policy.Policy{}) {
 		if err := c.Defaults.Validate(); err != nil {
 			errs = append(errs, fmt.Errorf("defaults: %w", err))
 		}
@@ -105,24 +107,24 @@ func (c Config) validate() error {
 	return errors.Join(errs...)
 }
 
-// Keeper maintains queues whose messages are ready: it reclaims abandoned entries, frees acknowledged ones, and deletes
-// idle consumers. A queue costs requests only while it holds something. Own, Notice, Turns and Untidy never block, and
-// may be called from any goroutine, also before Run. Run may be called once. Any number of processes may keep the same
-// queue.
+// Keeper maintains queues whose messages are ready: it reclaims abandoned entries, frees acknowledged entries, and
+// deletes idle consumers. A queue costs requests only while Redis holds data of it. Own, Notice, Turns and Untidy never
+// block, and may be called from any goroutine, also before Run. Run may be called once. Any number of processes may
+// maintain the same queue.
 type Keeper struct {
 	cfg   Config
 	state loop.Reporter
 	ran   atomic.Bool
-	wake  chan struct{} // poked: there are noticed queues
+	wake  chan struct{} // poked when a queue is noticed
 
 	mu      sync.Mutex
 	owned   map[string]bool
-	noticed map[string]bool // queues to look at: they may be busy
-	loops   map[string]*upkeep
+	noticed map[string]bool    // queues that may be busy: the next survey reads their state
+	upkeeps map[string]*upkeep // by queue
 
-	tidy     *turns
-	patrol   *patrol
-	policies *stream.PolicyReader
+	tidyTurns *takeTurns
+	patrol    *patrol
+	policies  *policy.Reader
 }
 
 // New checks the configuration. It does not touch Redis before Run.
@@ -132,15 +134,17 @@ func New(cfg Config) (*Keeper, error) {
 		return nil, err
 	}
 	k := &Keeper{
-		cfg: cfg, state: loop.Reporter{Log: cfg.Logger, Activity: "looking at busy queues"}, wake: make(chan struct{}, 1),
-		owned: map[string]bool{}, noticed: map[string]bool{}, loops: map[string]*upkeep{},
-		tidy: newTurns(cfg.TidyInterval), policies: stream.NewPolicyReader(cfg.Prefix),
+		cfg:   cfg,
+		state: loop.Reporter{Log: cfg.Logger, Activity: "looking at busy queues"},
+		wake:  make(chan struct{}, 1),
+		owned: map[string]bool{}, noticed: map[string]bool{}, upkeeps: map[string]*upkeep{},
+		tidyTurns: newTakeTurns(cfg.TidyInterval), policies: policy.NewReader(cfg.Prefix),
 	}
 	k.patrol = newPatrol(k)
 	return k, nil
 }
 
-// Own sets the queues that this keeper owns. It stops the loops of queues that it lost, and looks at new ones.
+// Own sets the queues that this keeper owns. It stops the upkeep of other queues, and notices queues that are new.
 func (k *Keeper) Own(queues []string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -152,10 +156,10 @@ func (k *Keeper) Own(queues []string) {
 			k.notice(queue)
 		}
 	}
-	for queue, u := range k.loops {
+	for queue, u := range k.upkeeps {
 		if !k.owned[queue] {
 			u.stop()
-			delete(k.loops, queue)
+			delete(k.upkeeps, queue)
 		}
 	}
 	for queue := range k.noticed {
@@ -165,8 +169,8 @@ func (k *Keeper) Own(queues []string) {
 	}
 }
 
-// Notice reports that a queue may be busy or untidy. The keeper looks at it within a second, unless its loop is busy
-// already.
+// Notice tells the keeper that a queue may be busy or untidy. The keeper reads the state of the queue within a second,
+// unless the upkeep of the queue is busy already.
 func (k *Keeper) Notice(queue string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -175,34 +179,35 @@ func (k *Keeper) Notice(queue string) {
 	}
 }
 
-// Turns reports that a queue holds messages with keys. The queue then gets passes of its own, within a second at first,
-// and every half minute while there is nothing to do.
+// Turns tells the keeper that a queue holds messages with ordering keys. The queue then gets passes of its own: the
+// first within a second, and one every half minute while there is nothing to do.
 func (k *Keeper) Turns(queue string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	u := k.loops[queue]
+	u := k.upkeeps[queue]
 	switch {
 	case !k.owned[queue]:
 	case u == nil:
 		k.notice(queue)
-	case !u.busy && !u.turns:
-		u.turns = true
-		u.poke()
+	case !u.busy && !u.keyed:
+		u.keyed = true
+		loop.Poke(u.poked)
 	}
 }
 
-// Untidy reports that a queue has no entries, but bodies without a member, or dedup windows. Unlike Notice it causes no
-// look if the queue has a loop.
+// Untidy tells the keeper that a queue has no entries, but orphans or dedup windows. Unlike Notice it has no effect if
+// the queue has an upkeep.
 func (k *Keeper) Untidy(queue string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.owned[queue] && k.loops[queue] == nil {
+	if k.owned[queue] && k.upkeeps[queue] == nil {
 		k.notice(queue)
 	}
 }
 
+// notice adds a queue to the next survey. If its upkeep is busy, the upkeep goes on instead. The caller holds mu.
 func (k *Keeper) notice(queue string) {
-	if u := k.loops[queue]; u != nil && u.busy {
+	if u := k.upkeeps[queue]; u != nil && u.busy {
 		u.noticed = true
 		return
 	}
@@ -222,7 +227,7 @@ func (k *Keeper) ownedQueues() []string {
 	return slices.Collect(maps.Keys(k.owned))
 }
 
-// Run keeps the owned queues until ctx is cancelled, and then returns nil. It never gives up in an outage of Redis.
+// Run maintains the owned queues until ctx is cancelled, and then returns nil. It never gives up in an outage of Redis.
 func (k *Keeper) Run(ctx context.Context) error {
 	if k.ran.Swap(true) {
 		return errors.New("keeper: Run may be called once")
@@ -239,17 +244,17 @@ func (k *Keeper) Run(ctx context.Context) error {
 			return nil
 		case <-k.wake:
 		}
-		if !loop.Sleep(ctx, gatherNotices) {
+		if !loop.Sleep(ctx, collectNotices) {
 			return nil
 		}
-		wait := lookInterval
-		if err := k.look(ctx, &loops); err == nil {
+		wait := surveyInterval
+		if err := k.startNoticed(ctx, &loops); err == nil {
 			k.state.Report(nil)
 			retry.Reset()
 		} else if ctx.Err() == nil {
 			k.state.Report(err)
 			wait = retry.NextBackOff()
-			loop.Poke(k.wake) // even if no queue is noticed any more: the next look must report that it works again
+			loop.Poke(k.wake) // even if no queue is noticed any more: the next survey must report that Redis is back
 		}
 		if !loop.Sleep(ctx, wait) {
 			return nil
@@ -257,9 +262,9 @@ func (k *Keeper) Run(ctx context.Context) error {
 	}
 }
 
-// look looks at the noticed queues, and starts a loop for each that needs one.
-func (k *Keeper) look(ctx context.Context, loops *sync.WaitGroup) error {
-	return k.inBatches(k.takeNoticed(), func(batch []string) error { return k.lookAt(ctx, loops, batch) })
+// startNoticed surveys the noticed queues, and starts an upkeep for each queue that needs one.
+func (k *Keeper) startNoticed(ctx context.Context, loops *sync.WaitGroup) error {
+	return k.inBatches(k.takeNoticed(), func(batch []string) error { return k.startBusy(ctx, loops, batch) })
 }
 
 // inBatches calls do for all queues, as many at a time as one survey takes.
@@ -273,7 +278,7 @@ func (k *Keeper) inBatches(queues []string, do func(batch []string) error) error
 	for i := range errs {
 		batch := queues[i*size : min((i+1)*size, len(queues))]
 		calls.Go(func() { errs[i] = do(batch) })
-		if size > 1 { // on a cluster all at once: a hanging server must not delay the others
+		if size > 1 { // a cluster gets all calls at once, because a hanging server must not delay the others
 			calls.Wait()
 		}
 	}
@@ -281,14 +286,15 @@ func (k *Keeper) inBatches(queues []string, do func(batch []string) error) error
 	return errors.Join(errs...)
 }
 
-func (k *Keeper) lookAt(ctx context.Context, loops *sync.WaitGroup, batch []string) error {
+// startBusy surveys a batch of queues, and starts an upkeep for each queue that needs one.
+func (k *Keeper) startBusy(ctx context.Context, loops *sync.WaitGroup, batch []string) error {
 	looks, err := k.survey(ctx, batch)
 	if err != nil {
-		k.giveBack(batch)
+		k.noticeAgain(batch)
 		return err
 	}
 	for i, look := range looks {
-		// The scheduler surveys all queues, and reports those that cannot be read.
+		// A queue that cannot be read is left to the scheduler, which surveys all queues and reports the error.
 		if look.Err == nil && (look.Busy || look.Untidy || look.Turns) {
 			k.start(ctx, loops, batch[i], look.Busy || look.Turns)
 		}
@@ -321,8 +327,8 @@ func (k *Keeper) takeNoticed() []string {
 	return queues
 }
 
-// giveBack notices queues again that could not be looked at. Unlike notice, it includes queues with a busy loop.
-func (k *Keeper) giveBack(queues []string) {
+// noticeAgain notices queues whose survey failed. Unlike notice, it includes queues with a busy upkeep.
+func (k *Keeper) noticeAgain(queues []string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, queue := range queues {
@@ -332,30 +338,30 @@ func (k *Keeper) giveBack(queues []string) {
 	}
 }
 
-// start starts the loop of a queue, or tells its loop that the queue is busy.
+// start starts the upkeep of a queue, or tells the running upkeep that the queue is busy.
 func (k *Keeper) start(ctx context.Context, loops *sync.WaitGroup, queue string, busy bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if !k.owned[queue] {
 		return
 	}
-	if u := k.loops[queue]; u != nil {
+	if u := k.upkeeps[queue]; u != nil {
 		if busy && !u.busy {
 			u.busy = true
-			u.poke()
+			loop.Poke(u.poked)
 		}
 		return
 	}
 	ctx, stop := context.WithCancel(ctx)
 	u := newUpkeep(k, queue, busy, stop)
-	k.loops[queue] = u
+	k.upkeeps[queue] = u
 	loops.Go(func() {
 		defer stop()
 		u.run(ctx)
 	})
 }
 
-// end removes a loop that has nothing left to do. It returns false if the queue was noticed meanwhile.
+// end removes an upkeep that has nothing left to do. It returns false if the queue was noticed meanwhile.
 func (k *Keeper) end(u *upkeep) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -363,8 +369,8 @@ func (k *Keeper) end(u *upkeep) bool {
 		u.noticed, u.busy = false, true
 		return false
 	}
-	if k.loops[u.queue] == u {
-		delete(k.loops, u.queue)
+	if k.upkeeps[u.queue] == u {
+		delete(k.upkeeps, u.queue)
 	}
 	return true
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// keep runs a keeper until the test ends.
-func (r *rig) keep(cfg Config, queues ...string) *Keeper {
+// startKeeper runs a keeper until the test ends.
+func (r *rig) startKeeper(cfg Config, queues ...string) *Keeper {
 	r.T.Helper()
 	if cfg.Client == nil {
 		cfg.Client = r.Client
@@ -37,49 +37,56 @@ func (r *rig) keep(cfg Config, queues ...string) *Keeper {
 	return k
 }
 
+// running returns the number of queues with a running upkeep loop.
 func (k *Keeper) running() int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return len(k.loops)
+	return len(k.upkeeps)
 }
 
+// idle reports whether no upkeep runs and no queue is noticed.
 func (k *Keeper) idle() (bool, string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return len(k.loops) == 0 && len(k.noticed) == 0, fmt.Sprintf("%d loops, %d noticed", len(k.loops), len(k.noticed))
+	return len(k.upkeeps) == 0 && len(k.noticed) == 0, fmt.Sprintf("%d loops, %d noticed", len(k.upkeeps), len(k.noticed))
 }
 
+// After a notice, a keeper must free acknowledged entries and reclaim abandoned ones, and must end the upkeep of the
+// queue when nothing is left to do.
 func TestKeeperFreesReclaimsAndRests(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
 	r.Policy(map[string]string{"visibility_ms": "100", "retry_min_ms": "60000", "retry_max_ms": "60000"})
-	k := r.keep(Config{KeepMax: 200 * time.Millisecond}, r.Queue)
+	k := r.startKeeper(Config{KeepMax: 200 * time.Millisecond}, r.Queue)
 	r.Groups("g")
 	for round := range 3 {
 		r.Fill(50)
 		k.Notice(r.Queue)
 		ids := r.Take("g", "c", 50)
-		r.Xack("g", ids[1:]...) // the first one is abandoned
+		r.Xack("g", ids[1:]...) // the first entry is abandoned
 		redistest.Eventually(t, 10*time.Second, func() (bool, string) {
 			length, scheduled := r.Length(r.Keys.Stream), r.Number("ZCARD", r.Keys.Due)
 			return length == 0 && scheduled == int64(round+1), fmt.Sprintf("length %d, scheduled %d", length, scheduled)
 		})
 		redistest.Eventually(t, 10*time.Second, k.idle)
-		r.Do("DEL", r.Keys.Seen) // Fill's IDs are not looked up in it, but nothing may be left
+		// The next round schedules the same IDs, so no dedup window and no message of this round may be left.
+		r.Do("DEL", r.Keys.Seen)
 		for i := range 50 {
 			r.Do("ZREM", r.Keys.Due, fmt.Sprint("m-", i))
 		}
 	}
 }
 
+// A keeper must begin the upkeep of a queue when it becomes its owner, without a notice, and must leave the queues of
+// other owners alone.
 func TestKeeperTakesOverWhatItComesToOwnAndLeavesTheRestAlone(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
 	r.Groups("g")
 	r.Fill(10)
 	r.Xack("g", r.Take("g", "c", 10)...)
-	k := r.keep(Config{KeepMax: 100 * time.Millisecond})
-	k.Notice(r.Queue) // not owned: no effect
+	k := r.startKeeper(Config{KeepMax: 100 * time.Millisecond})
+	k.Notice(r.Queue) // without effect, because the keeper does not own the queue
 	redistest.Want(t, "noticed", len(k.takeNoticed()), 0)
 	k.Own([]string{r.Queue, "another"}) // no notice is needed
 	r.EventuallyLength(0)
@@ -95,8 +102,8 @@ func TestKeeperTakesOverWhatItComesToOwnAndLeavesTheRestAlone(t *testing.T) {
 	r.EventuallyLength(0)
 }
 
-// An empty stream, and a group that holds a deleted entry: a keeper that gets the queue checks the group, because
-// surveys do so only at times.
+// A group may hold an entry that somebody deleted from the stream, so that the stream is empty. The regular surveys of
+// all queues seldom look at groups, so a keeper must look at the groups when it becomes the owner of a queue.
 func TestKeeperFindsDeletedEntriesOfAQueueItComesToOwn(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -104,15 +111,19 @@ func TestKeeperFindsDeletedEntriesOfAQueueItComesToOwn(t *testing.T) {
 	r.Groups("g")
 	r.Fill(1)
 	r.Do("XDEL", r.Keys.Stream, r.Take("g", "c", 1)[0])
-	r.keep(Config{KeepMax: 100 * time.Millisecond}, r.Queue)
+	r.startKeeper(Config{KeepMax: 100 * time.Millisecond}, r.Queue)
 	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
 		n := r.Length(r.Keys.Dead)
 		return n == 1, fmt.Sprintf("%d dead letters", n)
 	})
 }
 
-// A look failed for a queue that had been noticed again just before another look started its loop. The queue was left
-// to that loop, nothing else was noticed, and the keeper never logged that it works again.
+// Regression: a keeper logged that its look at busy queues was failing, and never that it worked again:
+//
+//  1. A queue was noticed.
+//  2. Another look started the upkeep of the queue.
+//  3. The look for the notice failed. Because the upkeep was running, the keeper did not look at the queue again.
+//  4. No other queue was noticed, so there was no look that could succeed.
 func TestKeeperThatCouldNotLookSaysThatItWorksAgain(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
@@ -120,9 +131,9 @@ func TestKeeperThatCouldNotLookSaysThatItWorksAgain(t *testing.T) {
 	r.Fill(1)
 	proxy := s.Proxy(t)
 	var book queuetest.LogBook
-	k := r.keep(Config{Client: proxy.Client(t), Logger: book.Logger()}, r.Queue)
+	k := r.startKeeper(Config{Client: proxy.Client(t), Logger: book.Logger()}, r.Queue)
 	redistest.Eventually(t, 10*time.Second, func() (bool, string) { return k.running() == 1, "no loop" })
-	said := func(failing, again int) {
+	waitForLines := func(failing, again int) {
 		t.Helper()
 		redistest.Eventually(t, 20*time.Second, func() (bool, string) {
 			f, a := book.Count("looking at busy queues is failing"), book.Count("looking at busy queues works again")
@@ -135,29 +146,26 @@ func TestKeeperThatCouldNotLookSaysThatItWorksAgain(t *testing.T) {
 	k.noticed[r.Queue] = true
 	loop.Poke(k.wake)
 	k.mu.Unlock()
-	said(1, 0)
-	redistest.Eventually(t, 20*time.Second, func() (bool, string) { // else there would be nothing that works again
+	waitForLines(1, 0)
+	redistest.Eventually(t, 20*time.Second, func() (bool, string) { // without a noticed queue there is no further look
 		k.mu.Lock()
 		defer k.mu.Unlock()
 		return k.noticed[r.Queue], "the queue is not to be looked at again"
 	})
 	proxy.Refuse(false)
-	said(1, 1)
+	waitForLines(1, 1)
 }
 
+// While nobody reads a queue there is nothing to free. The pauses between the passes of the upkeep must then grow,
+// until the upkeep ends.
 func TestKeeperGoesQuietWhileNobodyReads(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t)
 	r := newRig(t, s)
 	r.Fill(5)
-	k := r.keep(Config{KeepMin: 10 * time.Millisecond, KeepMax: 20 * time.Millisecond, QuietMax: 300 * time.Millisecond}, r.Queue)
-	var u *upkeep
-	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
-		k.mu.Lock()
-		defer k.mu.Unlock()
-		u = k.loops[r.Queue]
-		return u != nil, "no loop"
-	})
+	cfg := Config{KeepMin: 10 * time.Millisecond, KeepMax: 20 * time.Millisecond, QuietMax: 300 * time.Millisecond}
+	k := r.startKeeper(cfg, r.Queue)
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) { return k.running() == 1, "no loop" })
 	m := s.Monitor(t)
 	passes := func() int { return m.Commands()["XINFO"] }
 	// It takes six passes to double from 20 to 300 ms. Then nothing is left to do until the next notice.
@@ -172,7 +180,9 @@ func TestKeeperGoesQuietWhileNobodyReads(t *testing.T) {
 	redistest.Want(t, "nothing was trimmed", r.Length(r.Keys.Stream), int64(5))
 }
 
+// Queues that have only dedup windows to tidy, or nothing at all, must cost a few requests for all of them together.
 func TestIdleQueuesCostTheKeeperNothing(t *testing.T) {
+	redistest.Long(t)
 	t.Parallel()
 	s := redistest.Own(t)
 	r := newRig(t, s)
@@ -180,34 +190,38 @@ func TestIdleQueuesCostTheKeeperNothing(t *testing.T) {
 	for i := range 100 {
 		queue := fmt.Sprint("q", i)
 		queues = append(queues, queue)
-		if i%2 == 0 { // as the SDK leaves it: an open dedup window
+		if i%2 == 0 { // an open dedup window, as a producer leaves it
 			r.Do("ZADD", lua.NewKeys(r.Prefix, queue).Seen, fmt.Sprint(time.Now().Add(time.Hour).UnixMilli()), "x")
 		}
 	}
-	k := r.keep(Config{}, queues...)
+	k := r.startKeeper(Config{}, queues...)
 	redistest.Eventually(t, 10*time.Second, func() (bool, string) { return k.running() == 50, fmt.Sprint(k.running(), " loops") })
 	m := s.Monitor(t)
-	requests := func() int { // without those that rueidis sends by itself: on idle connections, and on new ones
+	requests := func() int { // without PING and HELLO, which rueidis sends by itself on idle and on new connections
 		return m.Count() - m.Commands()["PING"] - m.Commands()["HELLO"]
 	}
-	start := time.Now()
-	redistest.Eventually(t, 20*time.Second, func() (bool, string) {
+	repeatFor3s := func(call func()) {
+		t.Helper()
+		start := time.Now()
+		redistest.Eventually(t, 20*time.Second, func() (bool, string) {
+			call()
+			return time.Since(start) > 3*time.Second, "the three seconds are not over"
+		})
+	}
+	repeatFor3s(func() {
 		for i := 0; i < 100; i += 2 {
 			k.Untidy(queues[i])
 		}
-		return time.Since(start) > 3*time.Second, "watching"
 	})
 	if n := requests(); n > 4 {
 		t.Errorf("%d requests in 3s: %v", n, m.Commands())
 	}
-	// Notice cannot tell them from busy queues: one look for all, at most one a second.
+	// A noticed queue may be busy, so the keeper looks at all noticed queues: once a second, with one request for all.
 	m.Reset()
-	start = time.Now()
-	redistest.Eventually(t, 20*time.Second, func() (bool, string) {
+	repeatFor3s(func() {
 		for _, queue := range queues {
 			k.Notice(queue)
 		}
-		return time.Since(start) > 3*time.Second, "watching"
 	})
 	if n := requests(); n > 8 {
 		t.Errorf("%d requests in 3s: %v", n, m.Commands())
@@ -215,12 +229,13 @@ func TestIdleQueuesCostTheKeeperNothing(t *testing.T) {
 	redistest.Want(t, "loops", k.running(), 50)
 }
 
+// A queue whose upkeep waits for its turn to be tidied must be served at once when it becomes busy.
 func TestUntidyQueueThatBecomesBusyIsKeptAtOnce(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
 	r.Do("ZADD", r.Keys.Seen, fmt.Sprint(time.Now().Add(time.Hour).UnixMilli()), "x")
 	r.Groups("g")
-	k := r.keep(Config{}, r.Queue)
+	k := r.startKeeper(Config{}, r.Queue)
 	redistest.Eventually(t, 10*time.Second, func() (bool, string) { return k.running() == 1, "no loop" })
 	for range 2 {
 		r.Ready(fmt.Sprint(time.Now().UnixNano()))
@@ -231,11 +246,13 @@ func TestUntidyQueueThatBecomesBusyIsKeptAtOnce(t *testing.T) {
 	redistest.Want(t, "loops", k.running(), 1)
 }
 
-func TestKeeperRemovesEndedWindowsAndConfirmedOrphans(t *testing.T) {
+// A keeper must remove ended dedup windows. An orphan is a body without a message: the keeper starts an upkeep for it,
+// and must not delete it before a second look, because a producer writes the body before the message.
+func TestKeeperRemovesEndedWindowsAndKeepsAnOrphanForASecondLook(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
 	r.Do("ZADD", r.Keys.Seen, "1000", "ended")
-	k := r.keep(Config{TidyInterval: time.Millisecond}, r.Queue)
+	k := r.startKeeper(Config{TidyInterval: time.Millisecond}, r.Queue)
 	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
 		n := r.Number("EXISTS", r.Keys.Seen)
 		return n == 0, "the window is still there"
@@ -243,15 +260,15 @@ func TestKeeperRemovesEndedWindowsAndConfirmedOrphans(t *testing.T) {
 	r.Do("HSET", r.Keys.Payload, "orphan", "p")
 	k.Untidy(r.Queue)
 	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
-		k.mu.Lock()
-		u := k.loops[r.Queue]
-		k.mu.Unlock()
-		return u != nil, "no loop for the orphan"
+		return k.running() == 1, "no loop for the orphan"
 	})
 	redistest.Want(t, "not deleted at once", r.Number("HLEN", r.Keys.Payload), int64(1))
 }
 
+// If the dead letters are a key of another type, an entry that should die stays pending. The keeper must log that once,
+// must go on with the other entries, and must log when it works again.
 func TestKeeperReportsAWrongTypeOnceAndGoesOn(t *testing.T) {
+	redistest.Long(t)
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
 	var book queuetest.LogBook
@@ -260,14 +277,14 @@ func TestKeeperReportsAWrongTypeOnceAndGoesOn(t *testing.T) {
 	r.Policy(map[string]string{"visibility_ms": "100", "max_attempts": "1"})
 	r.Ready("a")
 	r.Take("g", "c", 1)
-	k := r.keep(Config{Logger: book.Logger()}, r.Queue)
+	k := r.startKeeper(Config{Logger: book.Logger()}, r.Queue)
 	k.Notice(r.Queue)
 	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
 		calls := book.Count("upkeep is failing")
 		return calls == 1, fmt.Sprint(calls, " lines")
 	})
 	redistest.Want(t, "still pending", r.Pending("g"), int64(1))
-	// The rest goes on: entries behind the one that cannot be dead-lettered are freed.
+	// Entries behind the one that cannot become a dead letter are freed.
 	r.Ready("b")
 	r.Xack("g", r.Take("g", "c", 1)...)
 	r.EventuallyLength(1)
@@ -283,7 +300,9 @@ func TestKeeperReportsAWrongTypeOnceAndGoesOn(t *testing.T) {
 	}
 }
 
+// A keeper must log an outage once, and go on after it.
 func TestKeeperSurvivesAnOutage(t *testing.T) {
+	redistest.Long(t)
 	t.Parallel()
 	s := redistest.Own(t, "--appendonly", "yes", "--appendfsync", "always")
 	r := newRig(t, s)
@@ -292,7 +311,7 @@ func TestKeeperSurvivesAnOutage(t *testing.T) {
 	r.Fill(10)
 	ids := r.Take("g", "c", 10)
 	r.Xack("g", ids[1:]...)
-	r.keep(Config{Logger: book.Logger(), KeepMax: 100 * time.Millisecond}, r.Queue)
+	r.startKeeper(Config{Logger: book.Logger(), KeepMax: 100 * time.Millisecond}, r.Queue)
 	r.EventuallyLength(1)
 	s.Kill()
 	redistest.Eventually(t, 20*time.Second, func() (bool, string) {
@@ -308,6 +327,7 @@ func TestKeeperSurvivesAnOutage(t *testing.T) {
 	redistest.Want(t, "lines", book.Count("upkeep is failing"), 1)
 }
 
+// A group that is destroyed while a keeper works on it must cause no error in the log.
 func TestDestroyedGroupIsNoError(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -316,7 +336,7 @@ func TestDestroyedGroupIsNoError(t *testing.T) {
 	r.Groups("g", "gone")
 	r.Fill(200)
 	r.Take("gone", "c", 200)
-	r.keep(Config{Logger: book.Logger(), KeepMin: 5 * time.Millisecond, KeepMax: 20 * time.Millisecond}, r.Queue)
+	r.startKeeper(Config{Logger: book.Logger(), KeepMin: 5 * time.Millisecond, KeepMax: 20 * time.Millisecond}, r.Queue)
 	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
 		return book.Count("reclaimed abandoned entries") > 0, "nothing reclaimed"
 	})
@@ -353,6 +373,6 @@ func TestKeeperRunsOnce(t *testing.T) {
 		t.Error(err)
 	}
 	if err := k.Run(ctx); err == nil {
-		t.Error("Run may be called twice")
+		t.Error("a second call of Run returns no error")
 	}
 }

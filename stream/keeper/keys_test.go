@@ -9,17 +9,18 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// A consumer that only runs XACK gets the next message of a key when the keeper makes its pass.
+// A consumer of another program only runs XACK, and does not pass on the ordering key. The keeper must then pass the
+// key on, so that the next message of that key becomes ready.
 func TestKeyIsPassedOnAfterAPlainXACK(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
 	r.Groups("g")
 	r.Ready("held")
-	redistest.Want(t, "held", len(r.Take("g", "other", 1)), 1) // so that the stream is never empty
+	redistest.Want(t, "held", len(r.Take("g", "other", 1)), 1) // this entry stays, so that the stream is never empty
 	for i := range 3 {
 		r.Enqueue(lua.Item{ID: fmt.Sprint("m", i), When: lua.At(time.UnixMilli(int64(1000 + i))), Meta: `{"key":"k"}`})
 	}
-	r.keep(Config{KeepMax: 100 * time.Millisecond}, r.Queue)
+	r.startKeeper(Config{KeepMax: 100 * time.Millisecond}, r.Queue)
 	for i := range 3 {
 		var taken []string
 		redistest.Eventually(t, 10*time.Second, func() (bool, string) {
@@ -35,8 +36,8 @@ func TestKeyIsPassedOnAfterAPlainXACK(t *testing.T) {
 	})
 }
 
-// Keys do not wait for the turns of queues that only need tidying: with many of those they used to stand still for
-// minutes.
+// Queues that only need tidying take turns. A queue with ordering keys must not wait for such a turn. Regression: with
+// many queues to tidy, ordering keys stood still for minutes.
 func TestKeysAreNotTidiedInTurn(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -49,14 +50,14 @@ func TestKeysAreNotTidiedInTurn(t *testing.T) {
 			continue
 		}
 		q.Groups("g")
-		retry := "r" + lua.Separator + "g" + lua.Separator + "1-1" // holds a key for long
+		retry := "r" + lua.Separator + "g" + lua.Separator + "1-1" // holds an ordering key for a long time
 		q.Do("ZADD", q.Keys.Due, "2e15", retry)
 		q.Do("HSET", q.Keys.Meta, retry, `{"id":"r","for":"g","key":"r"}`)
 		q.Do("ZADD", q.Keys.Turns, "0", "r"+lua.Separator+"busy"+lua.Separator+retry)
 	}
-	k := r.keep(Config{TidyInterval: time.Hour})
+	k := r.startKeeper(Config{TidyInterval: time.Hour})
 	k.Own(queues)
-	for n, name := range append(queues[2:4:4], queues[2:]...) { // twice: at the beginning, and while it goes on
+	for n, name := range append(queues[2:4:4], queues[2:]...) { // each queue twice: at the start, and later
 		q, key := r.On(name), fmt.Sprint("k", n)
 		q.Do("ZADD", q.Keys.Turns, "0", key+lua.Separator+"busy"+lua.Separator+"9-9")
 		q.Enqueue(lua.Item{ID: "m " + key, When: lua.At(time.UnixMilli(1000)), Meta: `{"key":"` + key + `"}`})

@@ -8,12 +8,13 @@ import (
 	"github.com/duestream/duestream/integration/queuetest"
 	"github.com/duestream/duestream/integration/redistest"
 	"github.com/duestream/duestream/lua"
-	"github.com/duestream/duestream/stream/inspect"
+	"github.com/duestream/duestream/stream/sizes"
 )
 
-// An entry that a group without a name had abandoned was retried for "", which means everybody: another group got it
-// four times. Groups that no retry can name are left alone, and logged once.
-func TestReclaimLeavesGroupsAloneThatNoRetryCanBeFor(t *testing.T) {
+// The reclaimer must leave a group alone whose name no retry can carry, and log such groups once. Regression: an entry
+// that a group with the empty name had abandoned was retried for "", which means all groups. Another group got it four
+// times.
+func TestReclaimSkipsGroupsWithUnusableNames(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
 	r.Groups("plain")
@@ -43,7 +44,7 @@ func TestReclaimLeavesGroupsAloneThatNoRetryCanBeFor(t *testing.T) {
 		redistest.Want(t, fmt.Sprintf("pending of %q", name), r.Pending(name), int64(1))
 	}
 	redistest.Want(t, "lines", log.Count("names that no retry can carry"), 1)
-	stats, err := inspect.Stats(t.Context(), r.Client, r.Prefix, r.Queue)
+	stats, err := sizes.Stats(t.Context(), r.Client, r.Prefix, r.Queue)
 	if err != nil {
 		t.Fatal(err)
 	}

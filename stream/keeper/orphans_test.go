@@ -16,22 +16,23 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// stopped is a client whose process is stopped before the last command of a request, until a function returns.
-type stopped struct {
+// pausedBeforeLast is a client that calls meanwhile before the last command of each request, as if its process had been
+// stopped for that time.
+type pausedBeforeLast struct {
 	rueidis.Client
 	meanwhile func()
 }
 
-func (s stopped) DoMulti(ctx context.Context, cmds ...rueidis.Completed) []rueidis.RedisResult {
+func (s pausedBeforeLast) DoMulti(ctx context.Context, cmds ...rueidis.Completed) []rueidis.RedisResult {
 	last := len(cmds) - 1
 	replies := s.Client.DoMulti(ctx, cmds[:last]...)
 	s.meanwhile()
 	return append(replies, s.Client.Do(ctx, cmds[last]))
 }
 
-// A producer stopped for minutes between its payloads and the script that schedules them. Meanwhile a sweep deleted
-// some payloads and not yet others, because it finds fields of a large hash in different passes. No message is
-// scheduled without its payload.
+// A producer may be stopped for minutes between writing payloads and calling the script that schedules them. Meanwhile
+// a sweep deletes some of the payloads as orphans. It has not come to the others, because it finds the fields of a
+// large hash in several passes. The script must then refuse the call: no message may be scheduled without its payload.
 func TestNothingIsScheduledWhosePayloadWasSwept(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -54,9 +55,10 @@ func TestNothingIsScheduledWhosePayloadWasSwept(t *testing.T) {
 					t.Fatalf("%d fields of %s are left, where the sweep should have deleted a part", left, hash)
 				}
 			}
-			_, err := lua.EnqueueFresh(t.Context(), stopped{c, sweep}, k, lua.Token{Name: "t", Window: time.Hour}, items)
+			_, err := lua.EnqueueFresh(t.Context(), pausedBeforeLast{c, sweep}, k,
+				lua.Token{Name: "t", Window: time.Hour}, items)
 			if err == nil || lua.Ambiguous(err) || lua.Temporary(err) {
-				t.Errorf("part of %s is deleted, and the answer: %v", hash, err)
+				t.Errorf("a part of %s is deleted, and the error is: %v", hash, err)
 			}
 			redistest.Want(t, "scheduled, kept, or remembered", queuetest.Integer(t, c, "EXISTS", k.Due, k.Payload, k.Meta, k.Seen), 0)
 			queuetest.Do(t, c, "DEL", k.Due, k.Payload, k.Meta, k.Seen)
@@ -64,8 +66,8 @@ func TestNothingIsScheduledWhosePayloadWasSwept(t *testing.T) {
 	})
 }
 
-// The bodies that a call deletes are freed inside it: 500 bodies of 1 MB would block the server for 50 ms. Bodies that
-// are only checked are not freed.
+// The server frees the bodies that a call deletes during that call: 500 bodies of 1 MB would block it for 50 ms. So the
+// bytes that one call deletes are limited. Bodies that are only checked (not ripe) are not freed, and have no limit.
 func TestLargeOrphansAreDeletedInSeveralCalls(t *testing.T) {
 	const n, size = 200, 1 << 20
 	all := func(ripe bool) (watched []lua.Watched) {
@@ -87,6 +89,6 @@ func TestLargeOrphansAreDeletedInSeveralCalls(t *testing.T) {
 		t.Errorf("%d of %d are in a call", len(got), n)
 	}
 	if batches := watchBatches([]lua.Watched{{Orphan: lua.Orphan{Field: "a", Length: -1}, Ripe: true}}); len(batches) != 1 {
-		t.Error("one whose length is not known is in no call")
+		t.Error("an orphan whose length is not known is in no call")
 	}
 }

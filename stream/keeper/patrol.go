@@ -1,6 +1,7 @@
 package keeper
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -17,18 +18,18 @@ import (
 )
 
 const (
-	patrolRest   = 50 * time.Millisecond // shortest pause between two requests
-	patrolMost   = time.Second           // longest pause, however slow the server is
-	patrolShare  = 20                    // in between, the pause in multiples of the request's time
-	patrolLooks  = 3                     // checks of each candidate, after the first one, while it is being confirmed
-	patrolErrors = 10                    // errors in a row that end the round
-	patrolRetry  = time.Minute
+	patrolMinPause = 50 * time.Millisecond // shortest pause between two requests
+	patrolMaxPause = time.Second           // longest pause, however slow the server is
+	patrolPauses   = 20                    // within these bounds, the pause in multiples of the request's time
+	patrolChecks   = 3                     // checks of each candidate after the first one, until it is deleted
+	patrolErrors   = 10                    // errors in a row that end the round
+	patrolRetry    = time.Minute           // wait after the first round that failed
 )
 
-// patrol searches all owned queues for bodies without a member of the schedule. If a queue has more bodies than
-// members, its upkeep deletes them. The patrol finds the rest, which are hidden by equally many members without a body.
-// Both may sweep one queue at the same time, and so may two bridges: each deletes only bodies that it has seen without
-// a member for a minute, and that still have none.
+// patrol searches all owned queues for orphans. If a queue has more bodies than members, its upkeep finds and deletes
+// the orphans. The patrol finds the orphans of queues in which as many members lack a body, so that the numbers are
+// equal. Patrol and upkeep may sweep one queue at the same time, and so may two bridges: each deletes only bodies that
+// it has seen without a member for a minute, and that still have none.
 type patrol struct {
 	k     *Keeper
 	state loop.Reporter
@@ -51,8 +52,12 @@ type patrolledHash struct {
 // at once. The first round may come soon after the start.
 func (p *patrol) run(ctx context.Context) {
 	interval := p.k.cfg.PatrolInterval
-	retry := backoff.NewExponentialBackOff(backoff.WithInitialInterval(min(patrolRetry, interval)), backoff.WithMultiplier(2),
-		backoff.WithMaxInterval(interval), backoff.WithMaxElapsedTime(0))
+	retry := backoff.NewExponentialBackOff(
+		backoff.WithInitialInterval(min(patrolRetry, interval)),
+		backoff.WithMultiplier(2),
+		backoff.WithMaxInterval(interval),
+		backoff.WithMaxElapsedTime(0), // never give up
+	)
 	for wait := interval/60 + rand.N(interval); p.sleep(ctx, wait); {
 		err := p.round(ctx)
 		switch {
@@ -69,63 +74,62 @@ func (p *patrol) run(ctx context.Context) {
 	}
 }
 
-// round examines all bodies once. It confirms the candidates of many queues together, so that a thousand queues do not
-// take a thousand minutes.
+// round examines all bodies once, and returns the first error. It confirms the candidates of many queues together, so
+// that a thousand queues do not take a thousand minutes.
 func (p *patrol) round(ctx context.Context) error {
-	hashes, failed := p.hashes(ctx)
-	for inRow := 0; len(hashes) > 0 && inRow < patrolErrors && ctx.Err() == nil; {
-		var found []*patrolledHash
-		for candidates := 0; len(hashes) > 0 && candidates < orphanCandidates && inRow < patrolErrors; {
-			b := hashes[0]
-			done, err := p.walk(ctx, b)
-			candidates += len(b.found)
-			if len(b.found) > 0 {
-				found = append(found, b)
+	hashes, firstErr := p.hashes(ctx)
+	for errorsInRow := 0; len(hashes) > 0 && errorsInRow < patrolErrors && ctx.Err() == nil; {
+		var suspects []*patrolledHash // hashes with candidates
+		for candidates := 0; len(hashes) > 0 && candidates < orphanCandidates && errorsInRow < patrolErrors; {
+			hash := hashes[0]
+			done, err := p.walk(ctx, hash)
+			candidates += len(hash.candidates)
+			if len(hash.candidates) > 0 {
+				suspects = append(suspects, hash)
 			}
 			if done || err != nil {
 				hashes = hashes[1:]
 			}
-			inRow++
+			errorsInRow++
 			if err == nil {
-				inRow = 0
-			} else if failed == nil {
-				failed = err
+				errorsInRow = 0
 			}
+			firstErr = cmp.Or(firstErr, err)
 		}
-		if err := p.confirm(ctx, found); failed == nil {
-			failed = err
-		}
+		firstErr = cmp.Or(firstErr, p.confirm(ctx, suspects))
 	}
-	return failed
+	return firstErr
 }
 
-// hashes returns the hashes of the owned queues that have bodies.
-func (p *patrol) hashes(ctx context.Context) (hashes []*patrolledHash, failed error) {
+// hashes returns the hashes of the owned queues that have bodies. With an error it leaves out queues that could not be
+// surveyed.
+func (p *patrol) hashes(ctx context.Context) (hashes []*patrolledHash, firstErr error) {
 	var mu sync.Mutex
 	for queues := range slices.Chunk(p.k.ownedQueues(), lua.MaxSurvey) {
 		err := p.k.inBatches(queues, func(batch []string) error {
 			looks, err := p.k.survey(ctx, batch)
 			mu.Lock()
 			defer mu.Unlock()
-			for i, look := range looks { // the scheduler surveys all queues, and reports those that cannot be read
-				if k := lua.NewKeys(p.k.cfg.Prefix, batch[i]); look.Bodies > 0 {
-					hashes = append(hashes, &patrolledHash{newOrphanSweep(k.Payload), batch[i], k.Due},
-						&patrolledHash{newOrphanSweep(k.Meta), batch[i], k.Due})
+			for i, look := range looks { // the scheduler, which surveys all queues, reports queues that cannot be read
+				if look.Bodies == 0 {
+					continue
 				}
+				k := lua.NewKeys(p.k.cfg.Prefix, batch[i])
+				hashes = append(hashes,
+					&patrolledHash{newOrphanSweep(k.Payload), batch[i], k.Due},
+					&patrolledHash{newOrphanSweep(k.Meta), batch[i], k.Due})
 			}
 			return err
 		})
-		if failed == nil {
-			failed = err
-		}
-		if !p.sleep(ctx, lookInterval) {
+		firstErr = cmp.Or(firstErr, err)
+		if !p.sleep(ctx, surveyInterval) {
 			break
 		}
 	}
-	return hashes, failed
+	return hashes, firstErr
 }
 
-// walk scans a hash to its end, or until there are enough candidates.
+// walk searches a hash for candidates. done is false if it stopped before the end because there are enough candidates.
 func (p *patrol) walk(ctx context.Context, b *patrolledHash) (done bool, err error) {
 	for !b.full() && p.k.owns(b.queue) {
 		started := p.now()
@@ -144,17 +148,18 @@ func (p *patrol) walk(ctx context.Context, b *patrolledHash) (done bool, err err
 	return !b.full(), nil
 }
 
-// confirm checks candidates until they are no longer orphans, or deleted. The time of confirmation begins with a first
-// check of all of them, because the walk may have taken much longer without any check.
-func (p *patrol) confirm(ctx context.Context, found []*patrolledHash) (failed error) {
-	for look := 0; look <= patrolLooks && len(found) > 0; look++ {
-		if look > 0 && !p.sleep(ctx, orphanConfirm/patrolLooks) {
+// confirm checks the candidates of hashes until each is deleted, or is no orphan any more. It returns the first error.
+// The minute of confirmation begins with the first check of all candidates, because the walk may have taken much
+// longer, and checked none of them.
+func (p *patrol) confirm(ctx context.Context, hashes []*patrolledHash) (firstErr error) {
+	for check := 0; check <= patrolChecks && len(hashes) > 0; check++ {
+		if check > 0 && !p.sleep(ctx, orphanConfirm/patrolChecks) {
 			return nil
 		}
-		for _, b := range found {
+		for _, b := range hashes {
 			started := p.now()
-			if look == 0 {
-				b.since(started)
+			if check == 0 {
+				b.restartConfirmation(started)
 			}
 			call, cancel := context.WithTimeout(ctx, loop.PassTimeout)
 			deleted, err := b.pass(call, p.k.cfg.Client, b.due, 0, started)
@@ -166,21 +171,23 @@ func (p *patrol) confirm(ctx context.Context, found []*patrolledHash) (failed er
 				}
 				p.k.cfg.Logger.Info(deletedOrphans, slog.String("queue", b.queue), slog.Int("count", deleted))
 			}
-			if err != nil && failed == nil {
-				failed = fmt.Errorf("sweep orphans of %s: %w", b.queue, err)
+			if err != nil && firstErr == nil {
+				firstErr = fmt.Errorf("sweep orphans of %s: %w", b.queue, err)
 			}
 			if !p.rest(ctx, started) {
 				return nil
 			}
 		}
 	}
-	for _, b := range found {
-		clear(b.found) // a call failed: these candidates are dropped
+	for _, b := range hashes {
+		clear(b.candidates) // candidates are left only if a call failed
 	}
-	return failed
+	return firstErr
 }
 
-// rest leaves the server to others for a while, after a call that began at started. It returns false if ctx ended.
+// rest leaves the server to other clients for a while, after a call that began at started. It returns false if ctx
+// ended.
 func (p *patrol) rest(ctx context.Context, started time.Time) bool {
-	return p.sleep(ctx, min(max(patrolRest, patrolShare*p.now().Sub(started)), patrolMost))
+	pause := patrolPauses * p.now().Sub(started)
+	return p.sleep(ctx, min(max(patrolMinPause, pause), patrolMaxPause))
 }

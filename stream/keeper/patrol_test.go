@@ -12,12 +12,14 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// clockwork simulates time: waits return at once and advance it.
+// clockwork simulates a clock: a wait returns at once, and advances the clock by its duration.
 type clockwork struct {
 	mu     sync.Mutex
 	passed time.Duration
 	waits  int
-	waited func(n int, d time.Duration) bool // called before a wait; false: the patrol waits until it is stopped
+	// waited is called at each wait with its number and duration. If it returns false, the patrol waits until it is
+	// stopped.
+	waited func(n int, d time.Duration) bool
 }
 
 func (c *clockwork) now() time.Time {
@@ -38,8 +40,8 @@ func (c *clockwork) sleep(ctx context.Context, d time.Duration) bool {
 	return ctx.Err() == nil
 }
 
-// patrolling returns a keeper of the given queues whose patrol uses the clockwork.
-func (r *rig) patrolling(c *clockwork, cfg Config, queues ...string) *Keeper {
+// newPatrollingKeeper returns a keeper of the given queues whose patrol uses the clockwork.
+func (r *rig) newPatrollingKeeper(c *clockwork, cfg Config, queues ...string) *Keeper {
 	r.T.Helper()
 	cfg.Client, cfg.Prefix = r.Client, r.Prefix
 	k, err := New(cfg)
@@ -51,9 +53,9 @@ func (r *rig) patrolling(c *clockwork, cfg Config, queues ...string) *Keeper {
 	return k
 }
 
-// Bodies without a member used to stay for ever beside equally many members without a body, because only their numbers
-// were compared. Now a keeper examines all of them once per interval.
-func TestKeeperDeletesOrphansBehindMembersWithoutABody(t *testing.T) {
+// Regression: bodies without a member of the schedule stayed for ever if there were as many members without a body,
+// because only the numbers of bodies and members were compared. So a keeper examines all bodies once in an interval.
+func TestKeeperDeletesOrphansDespiteMembersWithoutABody(t *testing.T) {
 	t.Parallel()
 	r, book := newRig(t, redistest.Shared(t)), &queuetest.LogBook{}
 	quiet, busy := r.Keys, lua.NewKeys(r.Prefix, "busy/1")
@@ -74,12 +76,12 @@ func TestKeeperDeletesOrphansBehindMembersWithoutABody(t *testing.T) {
 		switch {
 		case d >= time.Minute:
 			rounds++
-		case d == orphanConfirm/patrolLooks: // a producer that was only slow
+		case d == orphanConfirm/patrolChecks: // the producer of "late" was only slow
 			r.Do("ZADD", quiet.Due, "9e14", "late")
 		}
 		return rounds < 2
 	}}
-	k := r.patrolling(c, Config{Logger: book.Logger()}, r.Queue, "busy/1")
+	k := r.newPatrollingKeeper(c, Config{Logger: book.Logger()}, r.Queue, "busy/1")
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- k.Run(ctx) }()
@@ -97,8 +99,9 @@ func TestKeeperDeletesOrphansBehindMembersWithoutABody(t *testing.T) {
 	redistest.Want(t, "failing", book.Count("failing"), 0)
 }
 
-// However many messages are scheduled, a round takes bounded requests with rests in between, and remembers a bounded
-// number of candidates.
+// However many messages are scheduled, a round must read them in small requests with rests in between, and must
+// remember only orphanCandidates possible orphans at a time. There are more orphans here, so the round confirms them in
+// two parts.
 func TestPatrolTakesALargeQueueInSteps(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Own(t))
@@ -108,25 +111,25 @@ func TestPatrolTakesALargeQueueInSteps(t *testing.T) {
 		"2", r.Keys.Due, r.Keys.Payload, fmt.Sprint(n))
 	confirms, rests := 0, 0
 	c := &clockwork{waited: func(_ int, d time.Duration) bool {
-		if d >= patrolRest && d <= lookInterval {
+		if d >= patrolMinPause && d <= surveyInterval {
 			rests++
-		} else if confirms++; d != orphanConfirm/patrolLooks {
+		} else if confirms++; d != orphanConfirm/patrolChecks {
 			t.Errorf("a wait of %s", d)
 		}
 		return true
 	}}
-	k := r.patrolling(c, Config{}, r.Queue)
+	k := r.newPatrollingKeeper(c, Config{}, r.Queue)
 	if err := k.patrol.round(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	redistest.Want(t, "bodies", r.Number("HLEN", r.Keys.Payload), int64(0))
-	redistest.Want(t, "confirmed in two turns", confirms, 2*patrolLooks)
+	redistest.Want(t, "waits to confirm two parts", confirms, 2*patrolChecks)
 	if rests < n/orphanLimit/2 {
 		t.Errorf("%d rests", rests)
 	}
 }
 
-// Queues without bodies cost one request per 250 of them.
+// A round must look at queues without bodies with one request for each lua.MaxSurvey queues.
 func TestPatrolCostsIdleQueuesOneRequest(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t)
@@ -136,9 +139,9 @@ func TestPatrolCostsIdleQueuesOneRequest(t *testing.T) {
 		queues = append(queues, fmt.Sprint("q", i))
 	}
 	r.Do("ZADD", lua.NewKeys(r.Prefix, "q7").Due, "9e14", "bare")
-	k := r.patrolling(&clockwork{}, Config{}, queues...)
+	k := r.newPatrollingKeeper(&clockwork{}, Config{}, queues...)
 	m := s.Monitor(t)
-	for range 2 { // a script is loaded at its first use
+	for range 2 { // the first round also loads the script
 		m.Reset()
 		if err := k.patrol.round(t.Context()); err != nil {
 			t.Fatal(err)
@@ -153,7 +156,8 @@ func TestPatrolCostsIdleQueuesOneRequest(t *testing.T) {
 	}
 }
 
-// The server is away for some rounds: one line when that begins and one when it ends, and the rest of the work is done.
+// If the server is away for some rounds, the patrol must log one line when the outage begins and one when it ends, and
+// then do its work.
 func TestPatrolReportsAFailureOnceAndGoesOn(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t)
@@ -165,15 +169,15 @@ func TestPatrolReportsAFailureOnceAndGoesOn(t *testing.T) {
 	s.Stop()
 	rounds := 0
 	c := &clockwork{waited: func(_ int, d time.Duration) bool {
-		if d >= 10*time.Second && d != orphanConfirm/patrolLooks {
+		if d >= 10*time.Second && d != orphanConfirm/patrolChecks {
 			if rounds++; rounds == 4 { // the first wait is before the first round
 				s.Start()
 			}
 		}
-		// The round after a successful one may use another connection from before the stop.
+		// Stop after the first successful round: a later one may use another connection from before the stop, and fail.
 		return book.Count("works again") == 0
 	}}
-	k := r.patrolling(c, Config{Logger: book.Logger()}, r.Queue, "other")
+	k := r.newPatrollingKeeper(c, Config{Logger: book.Logger()}, r.Queue, "other")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	done := make(chan struct{})
@@ -193,8 +197,9 @@ func TestPatrolReportsAFailureOnceAndGoesOn(t *testing.T) {
 	})
 }
 
-// A round of a large queue takes longer than the time of confirmation. A candidate that was not checked in between may
-// have had a member, and been delivered. Now it may be another body, of a producer between HSET and ZADD.
+// A body must be an orphan at all checks for orphanConfirm before it is deleted. The walk through a large queue takes
+// longer than that. Meanwhile a candidate may have got its member and been delivered, and a body of the same name may
+// belong to a producer that has not scheduled its message yet. That body must get its full time as well.
 func TestPatrolOfALargeQueueWatchesWhatItFoundForAMinute(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -204,12 +209,12 @@ func TestPatrolOfALargeQueueWatchesWhatItFoundForAMinute(t *testing.T) {
 	var wrote time.Time
 	c = &clockwork{waited: func(n int, d time.Duration) bool {
 		switch {
-		case n == 2: // the first step of the walk
+		case n == 2: // the first step of the walk is over: "nightly" is noted as a possible orphan
 			r.Do("ZADD", r.Keys.Due, "1", "nightly")
 			r.Do("ZREM", r.Keys.Due, "nightly")
 			r.Do("HDEL", r.Keys.Payload, "nightly")
 			c.mu.Lock()
-			c.passed += 10 * time.Minute // the other steps
+			c.passed += 10 * time.Minute // as long as the other steps of a large queue take
 			c.mu.Unlock()
 			wrote = c.now()
 			r.Do("HSET", r.Keys.Payload, "nightly", "q")
@@ -221,7 +226,7 @@ func TestPatrolOfALargeQueueWatchesWhatItFoundForAMinute(t *testing.T) {
 		}
 		return true
 	}}
-	k := r.patrolling(c, Config{}, r.Queue)
+	k := r.newPatrollingKeeper(c, Config{}, r.Queue)
 	if err := k.patrol.round(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
+// A reclaimed entry must come back as a retry for its group only. Otherwise other groups would get the message twice.
 func TestAbandonedEntryIsRetriedForItsGroupAlone(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -44,9 +45,9 @@ func TestAbandonedEntryIsRetriedForItsGroupAlone(t *testing.T) {
 	})
 }
 
-// A cursor that starts from the beginning each time reaches only the first entries of a pending list: XAUTOCLAIM
-// examines ten entries per entry requested. Behind a long head of entries that are extended all the time, abandoned
-// ones used to stay undiscovered.
+// A pass examines only a part of a long list of pending entries, because XAUTOCLAIM examines ten entries for each entry
+// requested. Regression: each pass began at the start of the list. Abandoned entries behind thousands of entries that
+// were extended all the time were never found.
 func TestReclaimFindsWhatLiesBehindALongHeadOfFreshEntries(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -68,10 +69,11 @@ func TestReclaimFindsWhatLiesBehindALongHeadOfFreshEntries(t *testing.T) {
 	redistest.Want(t, "retried", retried, abandoned)
 	redistest.Want(t, "pending", r.Pending("g"), int64(fresh))
 	if passes < 2 {
-		t.Errorf("done in %d pass: the head is too short to show anything", passes)
+		t.Errorf("%d pass was enough: too few fresh entries are before the abandoned ones", passes)
 	}
 }
 
+// Anybody may create groups with XGROUP, with any name. Their abandoned entries must be reclaimed like those of others.
 func TestReclaimServesGroupsNobodyRegistered(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -86,9 +88,11 @@ func TestReclaimServesGroupsNobodyRegistered(t *testing.T) {
 		redistest.Want(t, fmt.Sprintf("pending of %q", name), r.Pending(name), int64(0))
 	}
 	redistest.Want(t, "moved", got.Moved(), 2*len(names))
-	redistest.Want(t, "all of them somewhere", int(r.Number("ZCARD", r.Keys.Due)+r.Number("XLEN", r.Keys.Dead)), 2*len(names))
+	redistest.Want(t, "retries and dead letters", int(r.Number("ZCARD", r.Keys.Due)+r.Number("XLEN", r.Keys.Dead)),
+		2*len(names))
 }
 
+// An entry that is abandoned at its last attempt must become a dead letter with the data of the message.
 func TestUsedUpAttemptsMakeOneDeadLetter(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -121,9 +125,9 @@ func TestUsedUpAttemptsMakeOneDeadLetter(t *testing.T) {
 	redistest.Want(t, "scheduled", r.Number("ZCARD", r.Keys.Due), int64(0))
 }
 
-// Idle time from before the first look says nothing about a consumer: each group waits for its own timeout, however
-// often reclaimers start meanwhile. A bridge that had started less than a visibility timeout ago once reclaimed
-// nothing; with one deploy a day nothing ever came back.
+// A reclaimer does not trust idle time from before the first look of any reclaimer, so an entry comes back a visibility
+// timeout of its group after that first look. Regression: a bridge reclaimed nothing until it had run for a visibility
+// timeout itself. With a timeout of a day and a deploy each day, nothing ever came back.
 func TestReclaimersThatStartAndStopReclaimInTime(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -135,7 +139,7 @@ func TestReclaimersThatStartAndStopReclaimInTime(t *testing.T) {
 	}
 	began, moved := time.Now(), 0
 	redistest.Eventually(t, 20*time.Second, func() (bool, string) {
-		// of a bridge that has just started
+		// Each try is by a bridge that has just started.
 		reclaimer := NewReclaimer(ReclaimerConfig{Client: r.Client, Prefix: r.Prefix, Queue: r.Queue, Watched: true})
 		result, err := reclaimer.Reclaim(t.Context())
 		if err != nil {
@@ -146,11 +150,13 @@ func TestReclaimersThatStartAndStopReclaimInTime(t *testing.T) {
 		return moved > 0, "nothing was reclaimed"
 	})
 	if took := time.Since(began); took < 1500*time.Millisecond {
-		t.Errorf("reclaimed %s after the first look: nobody knows what was before it", took)
+		t.Errorf("reclaimed %s after the first look, before the timeout of 2 s", took)
 	}
 	redistest.Want(t, "the other group", r.Pending("slow"), int64(1))
 }
 
+// If somebody deletes an entry that a group holds, the group must get a dead letter that says so: the message must not
+// vanish silently.
 func TestBodyDeletedBySomeoneBecomesADeadLetter(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -175,6 +181,8 @@ func TestBodyDeletedBySomeoneBecomesADeadLetter(t *testing.T) {
 	})
 }
 
+// Entries of other programs may have any fields. Each abandoned one must become a retry, or a dead letter if a retry
+// cannot hold it, and must not stop the pass.
 func TestDamagedEntriesLoseNothingAndStopNothing(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -209,6 +217,8 @@ func TestDamagedEntriesLoseNothingAndStopNothing(t *testing.T) {
 	redistest.Want(t, "malformed", fmt.Sprint(malformed), fmt.Sprint([]string{"", "attempts", "limit", "many"}))
 }
 
+// A consumer of another program may claim entries with XCLAIM. The server counts these deliveries, and they must count
+// as attempts. Otherwise a message that kills each such consumer would come back for ever.
 func TestForeignClaimsCountAsDeliveries(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -216,7 +226,7 @@ func TestForeignClaimsCountAsDeliveries(t *testing.T) {
 	r.Policy(map[string]string{"max_attempts": "5"})
 	r.Ready("a", "b")
 	ids := r.Take("g", "c", 2)
-	for range 4 { // delivered 5 times by now, by the server's count
+	for range 4 { // together with the read, five deliveries by the server's count
 		r.Do("XCLAIM", r.Keys.Stream, "g", "thief", "0", ids[0])
 	}
 	r.Age("g", "thief", ids...)
@@ -229,16 +239,18 @@ func TestForeignClaimsCountAsDeliveries(t *testing.T) {
 	redistest.Want(t, "attempt", letters[0].Attempt, 5)
 }
 
-// counted is an observer that counts, for one goroutine.
-type counted map[observe.Event]int
+// eventCounts is an observer that counts events. Only one goroutine may use it.
+type eventCounts map[observe.Event]int
 
-func (c counted) Series(observe.Part, string, string) observe.Series { return c }
-func (c counted) Call(string, time.Duration, error)                  {}
-func (c counted) BridgeStarted(observe.BridgeView) (ended func())    { return func() {} }
-func (c counted) Add(e observe.Event, n int)                         { c[e] += n }
-func (c counted) AddSized(e observe.Event, n, _ int)                 { c[e] += n }
-func (c counted) AddTimed(e observe.Event, n int, _ time.Duration)   { c[e] += n }
+func (c eventCounts) Series(observe.Part, string, string) observe.Series { return c }
+func (c eventCounts) Call(string, time.Duration, error)                  {}
+func (c eventCounts) BridgeStarted(observe.BridgeView) (ended func())    { return func() {} }
+func (c eventCounts) Add(e observe.Event, n int)                         { c[e] += n }
+func (c eventCounts) AddSized(e observe.Event, n, _ int)                 { c[e] += n }
+func (c eventCounts) AddTimed(e observe.Event, n int, _ time.Duration)   { c[e] += n }
 
+// If the stream of dead letters takes no further entry, an entry that should die must stay pending, so that it is not
+// lost. It must be logged and counted once, not at each pass.
 func TestEntryTheDeadLettersRefuseStaysPendingAndIsReportedOnce(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -247,7 +259,7 @@ func TestEntryTheDeadLettersRefuseStaysPendingAndIsReportedOnce(t *testing.T) {
 	r.Do("XADD", r.Keys.Dead, "18446744073709551615-18446744073709551615", "full", "1") // no further ID is possible
 	r.Ready("a", "b", "c")
 	var book queuetest.LogBook
-	observer := counted{}
+	observer := eventCounts{}
 	reclaimer := NewReclaimer(ReclaimerConfig{Client: r.Client, Prefix: r.Prefix, Queue: r.Queue, Logger: book.Logger(),
 		Observer: observer})
 	for range 3 {
@@ -267,7 +279,7 @@ func TestEntryTheDeadLettersRefuseStaysPendingAndIsReportedOnce(t *testing.T) {
 	}
 	redistest.Want(t, "pending", r.Pending("g"), int64(3))
 	redistest.Want(t, "log lines", book.Count("refuses entries"), 1)
-	redistest.Want(t, "told as stuck", observer[observe.Stuck], 3) // once for each, and not at every try
+	redistest.Want(t, "events of stuck entries", observer[observe.Stuck], 3) // one for each entry, not one for each pass
 }
 
 func TestReclaimOfWhatIsNotThere(t *testing.T) {
@@ -283,8 +295,8 @@ func TestReclaimOfWhatIsNotThere(t *testing.T) {
 	}
 }
 
-// With thousands of groups and a slow link a pass ran out of time before the last of them, and the next pass began with
-// the first again.
+// Regression: with thousands of groups and a slow link, a pass ran out of time before it came to the last group, and
+// the next pass began with the first group again.
 func TestReclaimGoesOnWithTheNextGroup(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -295,7 +307,7 @@ func TestReclaimGoesOnWithTheNextGroup(t *testing.T) {
 		r.Do("XCLAIM", r.Keys.Stream, g, "gone", "0", "5-1", "FORCE", "IDLE", "3600000", "JUSTID")
 	}
 	reclaimer := NewReclaimer(ReclaimerConfig{Client: r.Client, Prefix: r.Prefix, Queue: r.Queue})
-	reclaimer.time = 0 // always over
+	reclaimer.maxTime = 0 // the time of a pass is over after one group
 	for i := range groups {
 		result, err := reclaimer.Reclaim(t.Context())
 		if err != nil {
@@ -307,31 +319,31 @@ func TestReclaimGoesOnWithTheNextGroup(t *testing.T) {
 	}
 }
 
-// A stuck entry became a dead letter, and nothing was pending any more. The reclaimer's loop ended before two
-// visibility timeouts had passed, and never logged that it works again.
+// Regression: a stuck entry became a dead letter, and nothing was pending any more. The loop of the reclaimer ended
+// before two visibility timeouts had passed, and never logged that dead-lettering works again.
 func TestWhatIsNoLongerStuckIsToldAtOnceWhenNothingIsPending(t *testing.T) {
 	t.Parallel()
 	var book queuetest.LogBook
-	r := &Reclaimer{stuck: loop.Reporter{Log: book.Logger(), Activity: "dead-lettering of abandoned entries"}}
+	r := &Reclaimer{stuckState: loop.Reporter{Log: book.Logger(), Activity: "dead-lettering of abandoned entries"}}
 	held := ReclaimResult{Visibility: 1 << 40, stream: view.StreamInfo{Groups: []view.GroupInfo{{Pending: 1}}}}
 	stuck := held
 	stuck.Stuck = 1
-	r.reportStuck(stuck)
-	r.reportStuck(held)
-	redistest.Want(t, "while it is pending", slices.Equal(book.Turns(), []string{"failing"}), true)
-	r.reportStuck(ReclaimResult{})
-	redistest.Want(t, "in the end", slices.Equal(book.Turns(), []string{"failing", "again"}), true)
+	r.logStuck(stuck)
+	r.logStuck(held)
+	redistest.Want(t, "while pending: only failing", slices.Equal(book.Turns(), []string{"failing"}), true)
+	r.logStuck(ReclaimResult{})
+	redistest.Want(t, "in the end: failing, again", slices.Equal(book.Turns(), []string{"failing", "again"}), true)
 }
 
-// An abandoned entry whose lease has ended comes back in the same pass, even if thousands of leases of settled entries
-// are before it, and as many entries are held. Regression: a pass looked at 500 leases only.
+// An abandoned entry whose lease has ended must come back in the next pass, even if 1,500 leases of settled entries are
+// before it and thousands of entries are held. Regression: a pass looked at only 500 leases.
 func TestAReclaimComesToEveryLeaseThatIsOver(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
 	r.Groups("g", "other")
 	r.Fill(6000)
 	held := r.Take("g", "alive", 6000)
-	r.leases("g", 1500)
+	r.addLeases("g", 1500)
 	last := held[len(held)-1]
 	r.Do("XCLAIM", r.Keys.Stream, "g", "alive", "0", last, "IDLE", "600000", "JUSTID")
 	r.Do("ZADD", r.Keys.Leases, "6", "1000"+lua.Separator+last+lua.Separator+"g")

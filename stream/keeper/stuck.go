@@ -8,34 +8,35 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// mostStuck is the number of stuck entries of a group that are distinguished; further ones are not reported.
-const mostStuck = 10_000
+// maxStuck is the number of stuck entries of a group that are remembered. Further entries are not reported.
+const maxStuck = 10_000
 
-// tellStuck reports stuck entries of a group to the observer, except those reported before: each is retried after every
-// visibility timeout. Stuck entries are those that the reclaimer's own consumer holds. It sends a command only with an
-// observer, and only if a pass found some.
-func (r *Reclaimer) tellStuck(ctx context.Context, group string, found int) error {
+// reportStuck reports the stuck entries of a group to the observer, each once, although a pass finds the same entries
+// again after every visibility timeout. Stuck entries are pending for the reclaimer's own consumer. found is the number
+// that the pass found; if it is 0, or if there is no observer, reportStuck sends no command.
+func (r *Reclaimer) reportStuck(ctx context.Context, group string, found int) error {
 	if r.cfg.Observer == nil || found == 0 {
 		return nil
 	}
-	known, now, fresh := r.told[group], map[view.EntryID]bool{}, 0
-	held := view.PendingRange{Count: 1000, Consumer: lua.ReclaimConsumer}
-	for p, err := range view.WalkPending(ctx, r.cfg.Client, r.keys.Stream, group, held) {
+	reported, current := r.stuckEntries[group], map[view.EntryID]bool{}
+	added := 0
+	heldByReclaimer := view.PendingRange{Count: 1000, Consumer: lua.ReclaimConsumer}
+	for p, err := range view.WalkPending(ctx, r.cfg.Client, r.keys.Stream, group, heldByReclaimer) {
 		if err != nil {
 			return err
 		}
-		if len(now) == mostStuck {
+		if len(current) == maxStuck {
 			break
 		}
-		now[p.ID] = true
-		if !known[p.ID] {
-			fresh++
+		current[p.ID] = true
+		if !reported[p.ID] {
+			added++
 		}
 	}
-	r.told[group] = now
-	if fresh > 0 {
+	r.stuckEntries[group] = current
+	if added > 0 {
 		queue, _, _ := lua.SplitPartition(r.cfg.Queue)
-		r.cfg.Observer.Series(observe.Bridge, queue, group).Add(observe.Stuck, fresh)
+		r.cfg.Observer.Series(observe.Bridge, queue, group).Add(observe.Stuck, added)
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
+// XACK alone frees no entry. A pass must free the entries that all groups have acknowledged.
 func TestTrimFreesWhatPlainXACKLeft(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -19,13 +20,14 @@ func TestTrimFreesWhatPlainXACKLeft(t *testing.T) {
 		redistest.Want(t, "freed before the second group", r.trim().Freed, 0)
 		ids := r.Take("two", "c", 2500)
 		r.Xack("two", ids[:2400]...)
-		redistest.Want(t, "freed up to the oldest pending", r.trim().Freed, 2400)
+		redistest.Want(t, "freed up to the oldest pending entry", r.trim().Freed, 2400)
 		r.Xack("two", ids[2400:]...)
 		redistest.Want(t, "freed", r.trim().Freed, 100)
 		redistest.Want(t, "length", r.Length(r.Keys.Stream), int64(0))
 	})
 }
 
+// One entry that stays pending for long must not keep all later entries in the stream.
 func TestTrimFreesBehindAnEntryThatStaysPending(t *testing.T) {
 	t.Parallel()
 	for _, groups := range [][]string{{"one"}, {"one", "two"}} {
@@ -50,6 +52,7 @@ func TestTrimFreesBehindAnEntryThatStaysPending(t *testing.T) {
 	}
 }
 
+// An entry that any group has not read, or still holds, must stay.
 func TestTrimSparesWhatAnyGroupStillNeeds(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -63,12 +66,13 @@ func TestTrimSparesWhatAnyGroupStillNeeds(t *testing.T) {
 		}
 	}
 	r.Xack("late", r.Take("late", "c", 150)...)
-	redistest.Want(t, "freed", r.trim().Freed, 100) // of the 150 delivered to all, the two thirds that nobody holds
+	redistest.Want(t, "freed", r.trim().Freed, 100) // 150 were delivered to all groups, and "two" holds a third of them
 	redistest.Want(t, "length", r.Length(r.Keys.Stream), int64(200))
 	redistest.Want(t, "pending", r.Pending("two"), int64(100))
 }
 
-// With more than 40 groups, a step of 100 entries exceeded the bound of one call, and the sweep freed nothing at all.
+// Regression: with more than 40 groups, a step of 100 entries exceeded the limit of one call, and the sweep freed
+// nothing.
 func TestSweepServesManyGroups(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -84,6 +88,7 @@ func TestSweepServesManyGroups(t *testing.T) {
 	redistest.Want(t, "freed", r.trim().Freed, 399)
 }
 
+// A stream without groups must stay, because a group that is created later is to get all entries.
 func TestWithoutGroupsNothingIsTrimmed(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -97,6 +102,7 @@ func TestWithoutGroupsNothingIsTrimmed(t *testing.T) {
 	redistest.Want(t, "delivered", len(r.Take("g", "c", 100)), 10)
 }
 
+// A group that is created at "$" does not get the entries that are there, so they must be freed.
 func TestGroupCreatedAtDollarForgetsWhatIsThere(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -108,6 +114,7 @@ func TestGroupCreatedAtDollarForgetsWhatIsThere(t *testing.T) {
 	redistest.Want(t, "delivered", len(r.Take("g", "c", 100)), 1)
 }
 
+// One pass must remove all dedup windows that have ended, and no open one.
 func TestTrimRemovesEndedDedupWindows(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -120,6 +127,8 @@ func TestTrimRemovesEndedDedupWindows(t *testing.T) {
 	redistest.Want(t, "left", r.Number("ZCARD", r.Keys.Seen), int64(1))
 }
 
+// The sweep looks for entries to free behind a pending one. If it finds none, it must rest, for a time that doubles up
+// to maxSweepWait, until wake is called. Entries at the head of the stream are freed without the sweep.
 func TestFruitlessSweepRestsAndWakes(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -149,6 +158,7 @@ func TestFruitlessSweepRestsAndWakes(t *testing.T) {
 	redistest.Want(t, "freed from the head while the sweep rests", pass(), 1)
 }
 
+// A body without a member of the schedule must be deleted only after orphanConfirm, because its producer may be slow.
 func TestOrphansGoOnlyAfterTheyWereConfirmed(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -179,9 +189,9 @@ func TestOrphansGoOnlyAfterTheyWereConfirmed(t *testing.T) {
 	redistest.Want(t, "metas", r.Number("HLEN", r.Keys.Meta), int64(0))
 }
 
-// A body was noted as an orphan, got its member, was delivered, and came again under the same name; 12 s later it was
-// deleted, because the note was a minute old. Now a candidate leaves the list at the first look at which it is no
-// orphan.
+// A possible orphan must leave the list at the first look at which it is no orphan. Regression: a body was noted as an
+// orphan, got its member, was delivered, and came again under the same name. It was deleted 12 s later, because the
+// note was a minute old.
 func TestABodyThatGotItsMemberIsNoOldOrphan(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -196,20 +206,21 @@ func TestABodyThatGotItsMemberIsNoOldOrphan(t *testing.T) {
 	write := func() { r.Do("HSET", r.Keys.Payload, "taken", "p", "drained", "p", "other", "p", "left", "p") }
 	write()
 	sweep(0, 0)
-	r.Do("ZADD", r.Keys.Due, "5", "taken") // seen with its member
+	r.Do("ZADD", r.Keys.Due, "5", "taken") // the next look sees the member
 	r.Do("HDEL", r.Keys.Payload, "drained")
 	sweep(20*time.Second, 0)
 	r.Do("ZREM", r.Keys.Due, "taken")
-	r.Do("HDEL", r.Keys.Payload, "other") // its member came and went between two looks
+	r.Do("HDEL", r.Keys.Payload, "other") // as if its member had come and gone between two looks
 	r.Do("HSET", r.Keys.Payload, "drained", "p", "other", "another")
-	sweep(60*time.Second, 1)
+	sweep(60*time.Second, 1) // "left" was an orphan at each look for a minute
 	redistest.Want(t, "bodies", r.Number("HLEN", r.Keys.Payload), int64(3))
 	sweep(79*time.Second, 0)
 	sweep(119*time.Second, 0)
-	sweep(120*time.Second, 3)
+	sweep(120*time.Second, 3) // the others a minute after they came again
 }
 
-// A repair checks while it waits, too.
+// DeleteOrphans, which an operator calls to repair a queue, must check several times while it waits. A body that has
+// got its member meanwhile, or was written again, stays.
 func TestARepairKeepsABodyThatGotItsMember(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -223,20 +234,21 @@ func TestARepairKeepsABodyThatGotItsMember(t *testing.T) {
 				r.Do("HSET", r.Keys.Payload, "other", "another")
 			case 2:
 				r.Do("ZREM", r.Keys.Due, "taken")
-			case orphanLooks:
+			case orphanChecks:
 				r.Do("ZADD", r.Keys.Due, "5", "late")
 			}
-			redistest.Want(t, "wait", d, orphanConfirm/orphanLooks)
+			redistest.Want(t, "wait", d, orphanConfirm/orphanChecks)
 			return nil
 		})
 	if err != nil {
 		t.Fatal(err)
 	}
-	redistest.Want(t, "waits", waits, orphanLooks)
+	redistest.Want(t, "waits", waits, orphanChecks)
 	redistest.Want(t, "deleted", deleted, 1)
 	redistest.Want(t, "bodies", r.Number("HLEN", r.Keys.Payload), int64(3))
 }
 
+// Ten calls must delete 6 MB of orphans, although one call deletes only a limited number of bytes.
 func TestOrphanSweepIsBoundedByBytes(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -255,8 +267,8 @@ func TestOrphanSweepIsBoundedByBytes(t *testing.T) {
 	redistest.Want(t, "deleted", deleted, 30)
 }
 
-// leases adds n leases of entries that the group does not hold. They ended long ago.
-func (r *rig) leases(group string, n int) {
+// addLeases adds n leases of entries that the group does not hold. They ended long ago.
+func (r *rig) addLeases(group string, n int) {
 	args := []string{"ZADD", r.Keys.Leases}
 	for i := range n {
 		args = append(args, "5", fmt.Sprintf("1000%s1-%d%s%s", lua.Separator, i, lua.Separator, group))
@@ -264,21 +276,21 @@ func (r *rig) leases(group string, n int) {
 	r.Do(args...)
 }
 
-// One pass removes all leases of settled entries, whether other entries are held or not. Regression: while entries were
-// held, these leases stayed until they ended. Afterwards each pass removed 1,000, and passes of an idle queue are
-// minutes apart.
+// One pass must remove the leases of settled entries, whether other entries are held or not. Regression: while entries
+// were held, these leases stayed until they ended. After that each pass removed 1,000 of them, and the passes of an
+// idle queue are minutes apart.
 func TestTrimRemovesLeasesOfWhatIsSettled(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
 	r.Groups("g")
 	r.Fill(1)
 	held := r.Take("g", "c", 1)
-	r.leases("g", 5000)
+	r.addLeases("g", 5000)
 	redistest.Want(t, "freed", r.trim().Freed, 0)
 	if left := r.Number("ZCARD", r.Keys.Leases); left > 1000 {
 		t.Errorf("%d leases are left of 5,000, none of which is held", left)
 	}
-	r.leases("g", 5000)
+	r.addLeases("g", 5000)
 	r.Xack("g", held...)
 	r.trim()
 	redistest.Want(t, "left when nobody holds anything", r.Number("ZCARD", r.Keys.Leases), int64(0))

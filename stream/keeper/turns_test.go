@@ -7,28 +7,26 @@ import (
 	"time"
 )
 
-// A queue that leaves gives up its turn. It once did not:
-//
-//  1. Queues that need tidying take turns, 30 s apart.
-//  2. Bridges come and go, and each time the waiting queues move to other bridges.
-//  3. Their turns stayed reserved, so later queues waited for queues that had long gone: 108 s instead of 10.
-func TestTurnOfWhoLeavesIsNotWaitedFor(t *testing.T) {
+// Queues that need tidying take turns, 30 s apart. A queue that moves to another bridge while it waits must give up its
+// turn. Regression: the turn stayed reserved. When bridges came and went, later queues waited for queues that had long
+// gone: 108 s instead of 10 s.
+func TestQueueThatLeavesGivesUpItsTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := newTurns(30 * time.Second)
+		g := newTakeTurns(30 * time.Second)
 		if !g.wait(t.Context(), nil) {
 			t.Fatal("the first turn was refused")
 		}
 		began := time.Now()
 		for flip := range 12 {
 			ctx, leave := context.WithCancel(t.Context())
-			left := make(chan bool)
+			gotTurn := make(chan bool)
 			for range 100 {
-				go func() { left <- g.wait(ctx, nil) }()
+				go func() { gotTurn <- g.wait(ctx, nil) }()
 			}
 			<-time.After(time.Second)
 			leave()
 			for range 100 {
-				if <-left {
+				if <-gotTurn {
 					t.Fatalf("flip %d: a turn was given to a queue that had gone", flip)
 				}
 			}

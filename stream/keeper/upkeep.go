@@ -8,47 +8,46 @@ import (
 	"slices"
 	"time"
 
-	"github.com/cenkalti/backoff/v4"
-
 	"github.com/duestream/duestream/internal/loop"
 	"github.com/duestream/duestream/internal/observe"
 	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
 )
 
-// upkeep is the loop of one queue. While the queue holds entries, upkeep makes passes over it. While it only needs
-// tidying, upkeep waits for its turn among all such queues. When the queue is empty, the loop ends.
+// upkeep is the loop that maintains one queue. While the queue holds entries, upkeep makes passes over the queue. While
+// the queue only needs tidying, upkeep waits for its turn among all such queues. When the queue is empty, the loop
+// ends.
 type upkeep struct {
 	k     *Keeper
 	queue string
 	log   *slog.Logger
 	state loop.Reporter
 	stop  context.CancelFunc
-	poked chan struct{}
+	poked chan struct{} // ends a wait
 
-	// Guarded by Keeper.mu.
-	busy    bool
-	noticed bool // noticed while busy
-	turns   bool // messages have keys: the queue gets passes of its own, and waits for no turn
+	// Keeper.mu guards busy, noticed and keyed.
+	busy    bool // the queue gets passes over its entries: see passBusy
+	noticed bool // the queue was noticed while busy
+	keyed   bool // messages have ordering keys: the queue gets passes of its own, and waits for no turn
 
-	reclaimer *Reclaimer
-	trimmer   *Trimmer
-	seen      view.StreamInfo
-	quiet     time.Duration // the wait while nobody reads
-	rest      time.Duration // the wait until the next tidying
-	tidyAt    time.Time     // when that ends; only matters to a queue with passes for its keys
-	turnRest  time.Duration // the wait between two passes over its keys
-	trimAt    time.Time
-	consumers time.Time // when to look for idle ones
-	orphansAt time.Time
-	floods    loop.Floods // limits log lines about reclaimed entries
+	reclaimer   *Reclaimer
+	trimmer     *Trimmer
+	lastStream  view.StreamInfo // of the last pass over a busy queue
+	quietWait   time.Duration   // wait after the last pass, if no consumer has read since the pass before
+	tidyWait    time.Duration   // wait between two tidyings
+	turnsWait   time.Duration   // wait between two passes over ordering keys
+	tidyAt      time.Time       // next tidying; used only if the queue also gets passes over its ordering keys
+	trimAt      time.Time       // next trim of a busy queue
+	consumersAt time.Time       // next deletion of idle consumers
+	orphansAt   time.Time       // next sweep for orphans of a busy queue
+	floods      loop.Floods     // limits log lines about reclaimed entries
 }
 
 func newUpkeep(k *Keeper, queue string, busy bool, stop context.CancelFunc) *upkeep {
 	log := k.cfg.Logger.With(slog.String("queue", queue))
 	u := &upkeep{
-		k: k, queue: queue, log: log, state: loop.Reporter{Log: log, Activity: "upkeep"}, stop: stop, poked: make(chan struct{},
-			1), busy: busy,
+		k: k, queue: queue, log: log, state: loop.Reporter{Log: log, Activity: "upkeep"}, stop: stop,
+		poked: make(chan struct{}, 1), busy: busy,
 		reclaimer: NewReclaimer(ReclaimerConfig{
 			Client: k.cfg.Client, Prefix: k.cfg.Prefix, Queue: queue, Logger: k.cfg.Logger, Watched: true,
 			Actor: k.cfg.Actor, Observer: k.cfg.Observer,
@@ -57,15 +56,8 @@ func newUpkeep(k *Keeper, queue string, busy bool, stop context.CancelFunc) *upk
 	}
 	u.reclaimer.policies = k.policies
 	name, _, _ := lua.SplitPartition(queue)
-	u.trimmer.tell = observe.SeriesOf(k.cfg.Observer, observe.Bridge, name, "")
+	u.trimmer.events = observe.SeriesOf(k.cfg.Observer, observe.Bridge, name, "")
 	return u
-}
-
-func (u *upkeep) poke() {
-	select {
-	case u.poked <- struct{}{}:
-	default:
-	}
 }
 
 func (u *upkeep) isBusy() bool {
@@ -74,16 +66,16 @@ func (u *upkeep) isBusy() bool {
 	return u.busy
 }
 
-func (u *upkeep) hasTurns() bool {
+func (u *upkeep) isKeyed() bool {
 	u.k.mu.Lock()
 	defer u.k.mu.Unlock()
-	return u.turns
+	return u.keyed
 }
 
-func (u *upkeep) setTurns(turns bool) {
+func (u *upkeep) setKeyed(keyed bool) {
 	u.k.mu.Lock()
 	defer u.k.mu.Unlock()
-	u.turns = turns
+	u.keyed = keyed
 }
 
 func (u *upkeep) setBusy(busy bool) {
@@ -92,13 +84,14 @@ func (u *upkeep) setBusy(busy bool) {
 	u.busy = busy
 }
 
+// run makes passes until ctx ends, or until there is nothing left to do.
 func (u *upkeep) run(ctx context.Context) {
-	retry := backoff.NewExponentialBackOff(backoff.WithInitialInterval(50*time.Millisecond), backoff.WithMultiplier(2),
-		backoff.WithMaxInterval(10*time.Second), backoff.WithMaxElapsedTime(0))
-	wasBusy := u.isBusy()
+	retry := loop.NewBackoff(10 * time.Second)
+	wasBusy := u.isBusy() // at the last pass
 	defer u.floods.Close()
 	for {
-		if !wasBusy && !u.isBusy() && !u.hasTurns() && !u.k.tidy.wait(ctx, u.poked) {
+		needsTurn := !wasBusy && !u.isBusy() && !u.isKeyed()
+		if needsTurn && !u.k.tidyTurns.wait(ctx, u.poked) {
 			return
 		}
 		wait, done, err := u.pass(ctx)
@@ -115,37 +108,24 @@ func (u *upkeep) run(ctx context.Context) {
 				return
 			}
 		}
-		if !u.wait(ctx, wait) {
+		if !loop.SleepUntil(ctx, wait, u.poked) {
 			return
 		}
 		wasBusy = u.isBusy()
 	}
 }
 
-// wait sleeps until poked, or for d. It returns false if ctx ended.
-func (u *upkeep) wait(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-u.poked:
-	case <-timer.C:
-	}
-	return ctx.Err() == nil
-}
-
-// pass makes one pass over the queue. It returns the wait until the next pass, and whether there is nothing left to do.
+// pass makes one pass over the queue. It returns the wait until the next pass. done: there is nothing left to do.
 func (u *upkeep) pass(ctx context.Context) (wait time.Duration, done bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, loop.PassTimeout)
 	defer cancel()
 	if u.isBusy() {
-		wait, busy, err := u.keep(ctx)
+		wait, busy, err := u.passBusy(ctx)
 		if busy || err != nil {
 			return wait, false, err
 		}
 		u.setBusy(false)
-		u.quiet = 0
+		u.quietWait = 0
 		if err := lua.Forget(ctx, u.k.cfg.Client, u.trimmer.keys); err != nil {
 			return 0, false, err
 		}
@@ -153,9 +133,9 @@ func (u *upkeep) pass(ctx context.Context) (wait time.Duration, done bool, err e
 	return u.tidyUp(ctx)
 }
 
-// keep makes one pass over a queue with entries; busy is false if none are left. A failing step ends the pass only if
-// the server is not there.
-func (u *upkeep) keep(ctx context.Context) (wait time.Duration, busy bool, err error) {
+// passBusy makes one pass over a queue with entries. busy is false if no entries are left, or if nobody has read them
+// for long. A failing step ends the pass only if the server does not answer.
+func (u *upkeep) passBusy(ctx context.Context) (wait time.Duration, busy bool, err error) {
 	reclaimed, err := u.reclaimer.Reclaim(ctx)
 	if reclaimed.Moved() > 0 {
 		u.floods.Log(u.log, slog.LevelInfo, "reclaimed abandoned entries", slog.Int("retried", reclaimed.Retried),
@@ -166,12 +146,12 @@ func (u *upkeep) keep(ctx context.Context) (wait time.Duration, busy bool, err e
 	}
 	stream := reclaimed.stream
 	if stream.Length == 0 && stream.Pending() == 0 {
-		trimmed, trimErr := u.trimmer.Trim(ctx) // removes leases of acknowledged entries
+		trimmed, trimErr := u.trimmer.Trim(ctx) // deletes leases of acknowledged entries
 		err = errors.Join(err, trimErr)
 		return 0, err != nil || trimmed.More, err
 	}
-	changed := stream.Length != u.seen.Length || !slices.Equal(stream.Groups, u.seen.Groups)
-	u.seen = stream
+	changed := stream.Length != u.lastStream.Length || !slices.Equal(stream.Groups, u.lastStream.Groups)
+	u.lastStream = stream
 	if changed {
 		u.trimmer.wake()
 	}
@@ -189,15 +169,17 @@ func (u *upkeep) keep(ctx context.Context) (wait time.Duration, busy bool, err e
 	}
 	interval := u.interval(reclaimed.Visibility)
 	if stream.Pending() > 0 || changed || trimmed.Freed > 0 {
-		u.quiet = interval
+		u.quietWait = interval
 		return interval, true, nil
 	}
-	// Nobody has read these entries for long. The survey will notice the queue when somebody does.
-	u.quiet = min(max(2*u.quiet, interval), u.k.cfg.QuietMax)
-	return u.quiet, u.quiet < u.k.cfg.QuietMax, nil
+	// No consumer reads. Wait ever longer, and at QuietMax stop: the survey notices the queue when a consumer reads
+	// again.
+	u.quietWait = min(max(2*u.quietWait, interval), u.k.cfg.QuietMax)
+	return u.quietWait, u.quietWait < u.k.cfg.QuietMax, nil
 }
 
-// trim trims once per KeepMax: a queue with a short visibility timeout has more passes than trimming needs.
+// trim trims at most once per KeepMax, because a queue with a short visibility timeout has more passes than trimming
+// needs.
 func (u *upkeep) trim(ctx context.Context) (TrimResult, error) {
 	now := time.Now()
 	if now.Before(u.trimAt) {
@@ -210,8 +192,8 @@ func (u *upkeep) trim(ctx context.Context) (TrimResult, error) {
 // chores does the occasional work for a busy queue.
 func (u *upkeep) chores(ctx context.Context) error {
 	now := time.Now()
-	if !now.Before(u.consumers) {
-		u.consumers = now.Add(consumerInterval)
+	if !now.Before(u.consumersAt) {
+		u.consumersAt = now.Add(consumerInterval)
 		if _, err := DropIdleConsumers(ctx, u.k.cfg.Client, u.k.cfg.Prefix, u.queue, u.k.cfg.ConsumerIdle); err != nil {
 			return err
 		}
@@ -220,13 +202,15 @@ func (u *upkeep) chores(ctx context.Context) error {
 		return nil
 	}
 	u.orphansAt = now.Add(orphanInterval)
-	look, err := u.look(ctx)
+	look, err := u.survey(ctx)
 	if err == nil {
 		_, err = u.sweepOrphans(ctx, look)
 	}
 	return err
 }
 
+// interval returns the time between two passes over a busy queue. visibility is the smallest visibility timeout of its
+// groups; zero: there are no groups.
 func (u *upkeep) interval(visibility time.Duration) time.Duration {
 	if visibility == 0 {
 		return u.k.cfg.KeepMax
@@ -236,13 +220,13 @@ func (u *upkeep) interval(visibility time.Duration) time.Duration {
 
 // tidyUp makes one pass over a queue without entries.
 func (u *upkeep) tidyUp(ctx context.Context) (wait time.Duration, done bool, err error) {
-	look, err := u.look(ctx)
+	look, err := u.survey(ctx)
 	switch {
 	case err != nil:
 		return 0, false, err
-	case look.Busy && look.Standing == "":
+	case look.Busy && look.Standing == "": // a group holds an entry; see lua.Look.Standing
 		u.setBusy(true)
-		u.rest = 0
+		u.tidyWait = 0
 		return u.k.cfg.KeepMin, false, nil
 	case !look.Untidy && !look.Turns:
 		return 0, true, nil
@@ -254,13 +238,13 @@ func (u *upkeep) tidyUp(ctx context.Context) (wait time.Duration, done bool, err
 	if err != nil {
 		return 0, false, err
 	}
-	u.setTurns(trimmed.Turns)
+	u.setKeyed(trimmed.Turns)
 	if trimmed.Turns {
 		if err := u.passTurns(ctx); err != nil {
 			return 0, false, err
 		}
-		if rest := time.Until(u.tidyAt); rest > 0 {
-			return min(rest, u.turnRest), false, nil
+		if wait := time.Until(u.tidyAt); wait > 0 {
+			return min(wait, u.turnsWait), false, nil
 		}
 	}
 	waiting, err := u.sweepOrphans(ctx, look)
@@ -271,31 +255,32 @@ func (u *upkeep) tidyUp(ctx context.Context) (wait time.Duration, done bool, err
 	case trimmed.More:
 		return 0, false, nil
 	case waiting > 0:
-		u.rest = orphanInterval // soon enough to see that a candidate has got a member
+		u.tidyWait = orphanInterval // soon enough to see that a candidate has got a member
 	case trimmed.Windows > 0:
-		u.rest = tidyMin
+		u.tidyWait = tidyMin
 	default:
-		u.rest = min(max(2*u.rest, tidyMin), tidyMax)
+		u.tidyWait = min(max(2*u.tidyWait, tidyMin), tidyMax)
 	}
-	u.tidyAt = time.Now().Add(u.rest)
+	u.tidyAt = time.Now().Add(u.tidyWait)
 	if trimmed.Turns {
-		return min(u.rest, u.turnRest), false, nil
+		return min(u.tidyWait, u.turnsWait), false, nil
 	}
-	return u.rest, false, nil
+	return u.tidyWait, false, nil
 }
 
-// passTurns makes a pass over the keys of messages. The next one follows within a second if something changed, and ever
-// later otherwise.
+// passTurns makes a pass over the ordering keys. The next pass follows within a second if this pass changed something,
+// and after twice the last wait otherwise.
 func (u *upkeep) passTurns(ctx context.Context) error {
-	moved, err := u.trimmer.PassTurns(ctx)
-	u.turnRest = min(max(2*u.turnRest, minSweepWait), maxSweepWait)
-	if moved > 0 {
-		u.turnRest = minSweepWait
+	changes, err := u.trimmer.PassTurns(ctx)
+	u.turnsWait = min(max(2*u.turnsWait, minSweepWait), maxSweepWait)
+	if changes > 0 {
+		u.turnsWait = minSweepWait
 	}
 	return err
 }
 
-func (u *upkeep) look(ctx context.Context) (lua.Look, error) {
+// survey reads the state of the queue.
+func (u *upkeep) survey(ctx context.Context) (lua.Look, error) {
 	looks, err := u.k.survey(ctx, []string{u.queue})
 	if err == nil {
 		err = looks[0].Err
@@ -306,12 +291,13 @@ func (u *upkeep) look(ctx context.Context) (lua.Look, error) {
 	return looks[0], nil
 }
 
+// sweepOrphans makes one pass for orphans if the queue may have any. waiting is the number of candidates.
 func (u *upkeep) sweepOrphans(ctx context.Context, look lua.Look) (waiting int, err error) {
 	if !look.Orphans {
 		return 0, nil
 	}
 	deleted, waiting, err := u.trimmer.SweepOrphans(ctx)
-	u.trimmer.told(observe.OrphanDeleted, deleted)
+	u.trimmer.report(observe.OrphanDeleted, deleted)
 	if deleted > 0 {
 		u.log.Info(deletedOrphans, slog.Int("count", deleted))
 	}

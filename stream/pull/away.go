@@ -9,46 +9,46 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// mostProbes is the greatest number of concurrent probes.
-const mostProbes = 64
+// maxProbes is the greatest number of concurrent probes.
+const maxProbes = 64
 
-// leaveAlone stops requests to a line until its recheck, because workers are paused, or because it failed. away is the
-// error if its server cannot be reached.
-func (l *line) leaveAlone(now time.Time, away error) {
-	l.news, l.rests, l.recheck, l.away = false, true, now.Add(heldRecheck), away
+// suspend stops requests to a line until its recheck, because workers are paused or because a request failed.
+// unreachable is the error if the server of the line cannot be reached, else nil.
+func (l *line) suspend(now time.Time, unreachable error) {
+	l.news, l.suspended, l.recheck, l.unreachable = false, true, now.Add(heldRecheck), unreachable
 }
 
 // reachable returns the lines whose servers could be reached at the last request, or all lines if there are none.
-// revisit rechecks the others, while callers want them.
+// While callers want the other lines, revisit probes their servers.
 func (p *Puller) reachable(lines []*line) []*line {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	var there []*line
+	var reachable []*line
 	for _, l := range lines {
 		l.used = time.Now()
-		if l.away == nil {
-			there = append(there, l)
+		if l.unreachable == nil {
+			reachable = append(reachable, l)
 		}
 	}
-	if len(there) == 0 {
+	if len(reachable) == 0 {
 		return slices.Clone(lines)
 	}
-	return there
+	return reachable
 }
 
 func (p *Puller) anyReachable(lines []*line) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return slices.ContainsFunc(lines, func(l *line) bool { return l.away == nil })
+	return slices.ContainsFunc(lines, func(l *line) bool { return l.unreachable == nil })
 }
 
-// probe sends a read to the servers of all lines concurrently, and returns the lines whose servers answer. It notes the
-// others as away.
+// probe sends a read to the servers of all lines concurrently, and returns the lines whose servers answer. It suspends
+// the lines whose servers do not answer.
 func (p *Puller) probe(ctx context.Context, lines []*line) (answering []*line) {
-	ctx, cancel := context.WithTimeout(ctx, lookWait)
+	ctx, cancel := context.WithTimeout(ctx, shortTimeout)
 	defer cancel()
 	asked, errs := make([]bool, len(lines)), make([]error, len(lines))
-	room := make(chan struct{}, mostProbes)
+	room := make(chan struct{}, maxProbes)
 	var probing sync.WaitGroup
 	for i, l := range lines {
 		room <- struct{}{}
@@ -65,9 +65,9 @@ func (p *Puller) probe(ctx context.Context, lines []*line) (answering []*line) {
 	defer p.mu.Unlock()
 	for i, l := range lines {
 		switch {
-		case !asked[i]:
+		case !asked[i]: // the time of the probe was over
 		case lua.Temporary(errs[i]):
-			l.leaveAlone(time.Now(), errs[i])
+			l.suspend(time.Now(), errs[i])
 		default:
 			answering = append(answering, l)
 		}
@@ -75,28 +75,30 @@ func (p *Puller) probe(ctx context.Context, lines []*line) (answering []*line) {
 	return answering
 }
 
-// revisit resumes requests to lines whose servers are back.
+// revisit probes the servers of unreachable lines that callers want, and resumes requests to lines whose servers
+// answer.
 func (p *Puller) revisit(ctx context.Context) {
 	now := time.Now()
-	var away []*line
+	var unreachable []*line
 	p.mu.Lock()
 	for _, lines := range p.streams {
 		for _, l := range lines {
-			if l.away != nil && !now.Before(l.recheck) && (len(l.waiters) > 0 || now.Sub(l.used) < recheckEvery) {
-				away = append(away, l)
+			isWanted := len(l.waiters) > 0 || now.Sub(l.used) < recheckEvery
+			if l.unreachable != nil && !now.Before(l.recheck) && isWanted {
+				unreachable = append(unreachable, l)
 			}
 		}
 	}
 	p.mu.Unlock()
-	back := p.probe(ctx, away)
-	if len(back) == 0 {
+	answering := p.probe(ctx, unreachable)
+	if len(answering) == 0 {
 		return
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, l := range back {
-		l.away, l.rests, l.news = nil, false, true
-		p.kick(l)
+	for _, l := range answering {
+		l.unreachable, l.suspended, l.news = nil, false, true
+		p.wakeFirst(l)
 	}
 	p.watch()
 }

@@ -14,12 +14,12 @@ import (
 	"github.com/duestream/duestream/stream"
 )
 
-// twoMasters is two queues of one prefix on two masters of a cluster. The keys shared by all queues are not on the
-// first one.
+// twoMasters is two queues of one prefix on two masters of a cluster. The tests stop the master of the queue away. The
+// keys that all queues share are on other masters.
 type twoMasters struct {
 	*rig
 	away, here *queuetest.Rig
-	master     *redistest.Server // of the first queue
+	master     *redistest.Server // of the queue away
 	owner      func(key string) *redistest.Server
 }
 
@@ -44,18 +44,18 @@ func newTwoMasters(t *testing.T) *twoMasters {
 	return m
 }
 
-// both requests one message of both queues, first of the one whose master will be away.
-func (m *twoMasters) both(wait time.Duration) Request {
+// requestBoth returns a request for one message of both queues, the queue away first.
+func (m *twoMasters) requestBoth(wait time.Duration) Request {
 	r := m.request(1, wait)
 	r.Queues = []string{m.away.Queue, m.here.Queue}
 	return r
 }
 
-// finds pulls one message of both queues. It tries again if the healthy master was so slow that it seemed away.
-func (m *twoMasters) finds(p *Puller, what, want string) {
+// wantFound pulls one message of both queues. It tries again if the healthy master was so slow that it seemed away.
+func (m *twoMasters) wantFound(p *Puller, what, want string) {
 	m.T.Helper()
 	redistest.Eventually(m.T, 30*time.Second, func() (bool, string) {
-		got := m.found(p, 0)
+		got := m.pullBoth(p, 0)
 		if got != want && m.isReached(p) {
 			m.T.Fatalf("%s: %s, want %s", what, got, want)
 		}
@@ -68,16 +68,17 @@ func (m *twoMasters) isReached(p *Puller) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := p.sources[sourceKey{m.here.Queue, "g"}]
-	return s != nil && s.lines[0].away == nil
+	return s != nil && s.lines[0].unreachable == nil
 }
 
-// found pulls one message of both queues.
-func (m *twoMasters) found(p *Puller, wait time.Duration) string {
-	all, err := p.Pull(m.T.Context(), m.both(wait))
+// pullBoth pulls one message of both queues, and returns its ID and the error as a text.
+func (m *twoMasters) pullBoth(p *Puller, wait time.Duration) string {
+	all, err := p.Pull(m.T.Context(), m.requestBoth(wait))
 	return fmt.Sprint(idsOf(all), err)
 }
 
-// While the master of one queue was away, a receive of several queues used to fail, and messages of the others waited.
+// Regression: while the master of one queue was away, a receive of several queues failed, and the messages of the other
+// queues waited.
 func TestAMasterThatIsAwayKeepsNothingOfOtherQueues(t *testing.T) {
 	t.Parallel()
 	for name, leave := range map[string]func(*redistest.Server){
@@ -86,41 +87,42 @@ func TestAMasterThatIsAwayKeepsNothingOfOtherQueues(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			m := newTwoMasters(t)
-			redistest.Want(t, "before", m.found(m.Puller, 0), "[] <nil>")
+			redistest.Want(t, "before", m.pullBoth(m.Puller, 0), "[] <nil>")
 			leave(m.master)
 			m.here.Ready("a", "b", "c")
-			m.finds(m.Puller, "known before", "[a] <nil>")
-			m.stale()
-			m.finds(m.Puller, "settings are old", "[b] <nil>")
+			m.wantFound(m.Puller, "known before", "[a] <nil>")
+			m.expireSettings()
+			m.wantFound(m.Puller, "settings are old", "[b] <nil>")
 			fresh := newPuller(t, m.Rig)
-			m.finds(fresh, "never seen before", "[c] <nil>")
+			m.wantFound(fresh, "never seen before", "[c] <nil>")
 			for what, p := range map[string]*Puller{"known before": m.Puller, "never seen before": fresh} {
-				m.finds(p, what+", and nothing is there", "[] <nil>")
+				m.wantFound(p, what+", and nothing is there", "[] <nil>")
 			}
 			request := m.request(1, 0)
 			request.Queues = []string{m.away.Queue}
 			if _, err := fresh.Pull(t.Context(), request); !lua.Temporary(err) {
-				t.Errorf("a queue that cannot be reached is told as %v", err)
+				t.Errorf("the error for a queue that cannot be reached is %v", err)
 			}
 		})
 	}
 }
 
-// A poll of several queues also waits for those whose master was away when it began.
+// A poll of several queues must also wait for a queue whose master was away when the poll began.
 func TestAPollSeesTheMasterThatComesBack(t *testing.T) {
+	redistest.Long(t)
 	t.Parallel()
 	m := newTwoMasters(t)
-	redistest.Want(t, "before", m.found(m.Puller, 0), "[] <nil>")
+	redistest.Want(t, "before", m.pullBoth(m.Puller, 0), "[] <nil>")
 	fresh := newPuller(t, m.Rig)
 	m.master.Pause()
-	m.finds(m.Puller, "away", "[] <nil>")
-	m.finds(fresh, "away", "[] <nil>")
+	m.wantFound(m.Puller, "away", "[] <nil>")
+	m.wantFound(fresh, "away", "[] <nil>")
 	found := make(chan string, 2)
 	for _, p := range []*Puller{m.Puller, fresh} {
 		go func() {
-			all, err := p.Pull(t.Context(), m.both(time.Minute))
+			all, err := p.Pull(t.Context(), m.requestBoth(time.Minute))
 			for lua.Temporary(err) { // the other master was too slow as well
-				all, err = p.Pull(t.Context(), m.both(time.Minute))
+				all, err = p.Pull(t.Context(), m.requestBoth(time.Minute))
 			}
 			found <- fmt.Sprint(idsOf(all), err)
 		}()
@@ -141,8 +143,10 @@ func TestAPollSeesTheMasterThatComesBack(t *testing.T) {
 	}
 }
 
-// If one call settles deliveries of several queues, those on reachable masters are settled, and the call fails.
+// If one call settles deliveries of several queues, the deliveries on reachable masters must be settled, although the
+// call returns an error for the others.
 func TestAMasterThatIsAwayKeepsNoSettlementFromOthers(t *testing.T) {
+	redistest.Long(t)
 	t.Parallel()
 	m := newTwoMasters(t)
 	m.away.Ready("a", "b", "c")
@@ -183,8 +187,8 @@ func TestAMasterThatIsAwayKeepsNoSettlementFromOthers(t *testing.T) {
 	settling.Wait()
 }
 
-// A receive asks partition 0 whether it may create a missing group. While the master of partition 0 was away, this
-// question used up the time of the receive, and the healthy partition counted as away.
+// A receive asks partition 0 whether it may create a missing group. Regression: while the master of partition 0 was
+// away, this question used up the time of the receive, and the healthy partition counted as away.
 func TestAMissingGroupIsMadeWhileTheMasterOfPartitionZeroIsAway(t *testing.T) {
 	t.Parallel()
 	for name, leave := range map[string]func(*redistest.Server){
@@ -215,13 +219,13 @@ func TestAMissingGroupIsMadeWhileTheMasterOfPartitionZeroIsAway(t *testing.T) {
 	}
 }
 
-// stale makes the settings of all queues expire.
-func (m *twoMasters) stale() {
+// expireSettings lets the settings of all queues expire, so that the next request reads them again.
+func (m *twoMasters) expireSettings() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, s := range m.sources {
 		s.mu.Lock()
-		s.read = time.Time{}
+		s.lastRead = time.Time{}
 		s.mu.Unlock()
 	}
 }

@@ -9,9 +9,10 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// While entries arrive faster than the server is asked, a caller gets the first ones found. It once asked until it had
-// its Count, or until a tenth of its time was over: the slower Redis answered, the later came the first message.
-func TestWhoHasSomethingDoesNotWaitForMore(t *testing.T) {
+// While entries arrive all the time, a caller must get the first entries that are found. Regression: a pull went on
+// reading until it had Count entries, or until a tenth of the visibility timeout was over. So the slower Redis
+// answered, the later the first message came.
+func TestPullDoesNotWaitForMoreEntries(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := newRig(t, s)
@@ -25,6 +26,7 @@ func TestWhoHasSomethingDoesNotWaitForMore(t *testing.T) {
 				case <-stop:
 					return
 				default:
+					// Tells the puller that an entry was added, without adding one.
 					r.added(r.Keys.Stream, "9999999999999-"+strconv.Itoa(i))
 				}
 			}
@@ -35,7 +37,7 @@ func TestWhoHasSomethingDoesNotWaitForMore(t *testing.T) {
 		close(stop)
 		flow.Wait()
 		if len(found) != 2 || took >= found[0].Within/10 {
-			t.Errorf("%d deliveries after %s: want 2 before a tenth of their time", len(found), took)
+			t.Errorf("%d deliveries after %s: want 2 within a tenth of the visibility timeout", len(found), took)
 		}
 	})
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// An entry of another program with an ID that no token can hold was delivered, and could not be settled: its token
-// named another message, or was invalid.
+// Regression: an entry of another program may have a message ID that no token can hold. Such an entry was delivered,
+// and could not be settled, because its token named another message or was invalid.
 func TestEntriesOfOtherProgramsAreSettled(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -33,8 +33,8 @@ func TestEntriesOfOtherProgramsAreSettled(t *testing.T) {
 	redistest.Want(t, "pending", r.Pending("g"), int64(0))
 }
 
-// Of several queues, one with a key of another type used to fail the whole receive, while messages waited in the
-// others.
+// Regression: if one of several queues had a key of another type, the whole receive failed, while messages waited in
+// the other queues.
 func TestOneQueueThatFailsKeepsNothingFromCallers(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -51,7 +51,7 @@ func TestOneQueueThatFailsKeepsNothingFromCallers(t *testing.T) {
 	}
 	_, err := r.Pull(t.Context(), request)
 	if err == nil || !strings.Contains(err.Error(), stream.Queue) {
-		t.Error("nothing is told of what fails: ", err)
+		t.Error("no message is left, and the error does not name the queue that fails: ", err)
 	}
 	for range 3 {
 		r.Do("XADD", r.Keys.Stream, "*", "id", "c", "payload", "x")
@@ -65,8 +65,9 @@ func TestOneQueueThatFailsKeepsNothingFromCallers(t *testing.T) {
 	}
 }
 
-// A poll of several queues lasts for its time although one of them fails: it gets messages that arrive meanwhile.
+// A poll of several queues must go on although one of the queues fails, so that it gets messages that arrive meanwhile.
 func TestAPollOutlastsAQueueThatFails(t *testing.T) {
+	redistest.Long(t)
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
 	stream := r.On(r.Queue + "-stream")
@@ -79,14 +80,14 @@ func TestAPollOutlastsAQueueThatFails(t *testing.T) {
 		all, err := r.Pull(t.Context(), request)
 		found <- fmt.Sprint(idsOf(all), err)
 	}()
-	asked := map[time.Time]bool{} // the poll returns to the failing one
+	rechecks := map[time.Time]bool{} // times at which the poll looks at the failing queue again
 	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		if s := r.sources[sourceKey{stream.Queue, "g"}]; s != nil && len(s.lines[0].waiters) == 1 {
-			asked[s.lines[0].recheck] = true
+			rechecks[s.lines[0].recheck] = true
 		}
-		return len(asked) == 3, "nobody waits"
+		return len(rechecks) == 3, "the poll does not return to the failing queue"
 	})
 	r.Ready("a")
 	redistest.Want(t, "found", <-found, "[a] <nil>")

@@ -13,8 +13,8 @@ import (
 	"github.com/duestream/duestream/stream"
 )
 
-// A token is unsigned, so its contents are checked before anything is written. A made-up token is answered with lost,
-// for any operation, and changes nothing of the queue; and no key appears.
+// A token is unsigned, so its contents must be checked before anything is written. With a made-up token every operation
+// must report the delivery as lost, change nothing of the queue, and create no key.
 func TestAForgedTokenIsLostAndChangesNothing(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -68,14 +68,16 @@ func TestAForgedTokenIsLostAndChangesNothing(t *testing.T) {
 			}
 		}
 
-		// The key of a token only says whose turn may have come: the message in flight stays, and none is released.
+		// The ordering key of a token only says whose turn may have come. Here a message with the key "other" is in
+		// flight (entry 9-9), and message m waits for it: a token that names this key must not release m.
 		r.Do("ZADD", r.Keys.Turns, "0", "other"+lua.Separator+"busy"+lua.Separator+"9-9",
 			"0", "other"+lua.Separator+"wait"+lua.Separator+"0000000000000001"+lua.Separator+"m")
 		r.Do("ZADD", r.Keys.Due, "4000000000000001", "m")
 		acked, err := r.Ack(t.Context(), []Token{forge(func(n *Ticket) { n.Key = "other" })})
-		redistest.Want(t, "the real one with another key", fmt.Sprint(acked, err), "[true] <nil>")
-		redistest.Want(t, "places of that key", r.Number("ZCARD", r.Keys.Turns), int64(2))
-		redistest.Want(t, "who waits", r.Number("ZCOUNT", r.Keys.Due, "4000000000000001", "4000000000000001"), int64(1))
+		redistest.Want(t, "the real delivery with another ordering key", fmt.Sprint(acked, err), "[true] <nil>")
+		redistest.Want(t, "turns of that ordering key", r.Number("ZCARD", r.Keys.Turns), int64(2))
+		redistest.Want(t, "messages that wait",
+			r.Number("ZCOUNT", r.Keys.Due, "4000000000000001", "4000000000000001"), int64(1))
 	})
 }
 

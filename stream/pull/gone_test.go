@@ -9,8 +9,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// A caller that asked a queue which was deleted with messages used to ask it for ever, as fast as it could, because
-// entries seen of its stream still seemed to come.
+// Regression: if a queue was deleted while it had messages, a caller read it for ever, as fast as it could. The puller
+// had noted new entries in the stream, and nothing took this note back.
 func TestADeletedQueueIsEmpty(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -21,7 +21,7 @@ func TestADeletedQueueIsEmpty(t *testing.T) {
 		r.Puller.mu.Lock()
 		defer r.Puller.mu.Unlock()
 		l := r.sources[sourceKey{r.Queue, "g"}].lines[0]
-		return l.news, "what is ready is seen"
+		return l.news, "the puller has not noted the new entries"
 	})
 	r.Do("DEL", r.Keys.Stream)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -33,12 +33,12 @@ func TestADeletedQueueIsEmpty(t *testing.T) {
 		}
 	}
 	r.Ready("d")
-	redistest.Want(t, "new", fmt.Sprint(idsOf(r.pull(1, 20*time.Second))), "[d]")
+	redistest.Want(t, "delivered after the queue was created again", fmt.Sprint(idsOf(r.pull(1, 20*time.Second))), "[d]")
 }
 
-// answered waits until all connections of the client lead to a restarted server. A command with a key goes over a
-// random one of four connections, and a command without a key over the first.
-func (r *rig) answered() {
+// waitForAllConnections waits until all connections of the client lead to a restarted server. A command with a key goes
+// over a random one of four connections, and a command without a key over the first.
+func (r *rig) waitForAllConnections() {
 	r.T.Helper()
 	for range 64 {
 		redistest.Eventually(r.T, 20*time.Second, func() (bool, string) {

@@ -15,6 +15,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/duestream/duestream/internal/loop"
+	"github.com/duestream/duestream/internal/policy"
 	"github.com/duestream/duestream/internal/tail"
 	"github.com/duestream/duestream/lua"
 	"github.com/duestream/duestream/stream"
@@ -35,8 +36,8 @@ type Config struct {
 	Client   rueidis.Client
 	Blocking rueidis.Client // for reads that block
 	Prefix   string         // of all keys; default lua.DefaultPrefix
-	Consumer string         // the same for all Pullers of a group; default DefaultConsumer
-	Logger   *slog.Logger   // nil = nothing is logged
+	Consumer string         // must be the same for all Pullers of a group; default DefaultConsumer
+	Logger   *slog.Logger   // nil: nothing is logged
 }
 
 // Puller gives deliveries to callers. Calls may be made concurrently, while Run runs.
@@ -46,11 +47,11 @@ type Puller struct {
 
 	mu      sync.Mutex
 	sources map[sourceKey]*source
-	streams map[string][]*line   // key of a stream → its lines, of several groups
+	streams map[string][]*line   // by key of the stream: the lines of all groups
 	failing map[sourceKey]string // logged errors of queues that cannot be read
-	tickets uint64
+	tickets uint64               // number of waiters so far
 
-	making loop.Locks // of queues on which a group is being created
+	making loop.Locks // by queue; held while a group is created
 }
 
 // New checks the configuration; the error names all its faults. It does not touch Redis.
@@ -71,16 +72,19 @@ func New(cfg Config) (*Puller, error) {
 
 // Request describes what a caller wants.
 type Request struct {
-	Queues  []string // 1 to 100; the first one with messages is served first
-	Weights []int    // weights of the queues, or none: how often each one comes first, as a proportion. From 1 to 1,000
-	Group   string   // created where it is missing, at the beginning of the stream; refused beside MaxGroups others
-	Count   int      // greatest number of deliveries; 1 to 100
+	Queues []string // 1 to 100; the first one with messages is served first
+	// Weights has a weight from 1 to 1,000 for each queue: in proportion, how often the queue comes first. Empty: the
+	// queues are asked in the order of Queues.
+	Weights []int
+	// Group is created where it is missing, at the beginning of the stream, unless the queue has MaxGroups groups.
+	Group string
+	Count int // greatest number of deliveries; 1 to 100
 
-	// Within is the time in which a delivery must be settled or extended, at least 1ms. After it the delivery has
-	// failed, like one whose worker crashed. Zero is the visibility timeout of the queue's group, which is also the
-	// maximum.
+	// Within is the time in which a delivery must be settled or extended, at least 1ms. After this time the delivery
+	// has failed, as if its worker had crashed. Zero stands for the visibility timeout of the queue's group, which is
+	// also the maximum.
 	Within time.Duration
-	// Wait is how long to wait for the first message: zero not at all, at most ten minutes.
+	// Wait is how long to wait for the first message. Zero: do not wait. At most ten minutes.
 	Wait time.Duration
 }
 
@@ -94,7 +98,7 @@ type Delivery struct {
 func (r *Request) validate() error {
 	var errs []error
 	if n := len(r.Queues); n < 1 || n > MaxQueues {
-		return lua.Invalid("queues", strconv.Itoa(n), "must be 1 to %d", MaxQueues) // there may be thousands
+		return lua.Invalid("queues", strconv.Itoa(n), "must be 1 to %d", MaxQueues) // do not check thousands of names
 	}
 	for i, queue := range r.Queues {
 		errs = append(errs, lua.CheckQueue(queue))
@@ -123,35 +127,38 @@ func (r *Request) validate() error {
 	return errors.Join(errs...)
 }
 
-// order returns the queues in the order in which this request asks them.
+// order returns the queues in the order in which this request asks them: by weighted lots, or as given.
 func (r *Request) order() []string {
 	if len(r.Weights) == 0 {
 		return r.Queues
 	}
-	left, weights, queues := 0, slices.Clone(r.Weights), slices.Clone(r.Queues)
+	weights, queues := slices.Clone(r.Weights), slices.Clone(r.Queues)
+	total := 0 // weight of the queues that are not drawn yet
 	for _, weight := range weights {
-		left += weight
+		total += weight
 	}
-	for i := range queues { // draw the next one among the remaining queues
-		lot, at := rand.N(left), i
-		for lot >= weights[at] {
-			lot -= weights[at]
-			at++
+	for i := range queues {
+		lot, drawn := rand.N(total), i
+		for lot >= weights[drawn] {
+			lot -= weights[drawn]
+			drawn++
 		}
-		left -= weights[at]
-		queues[i], queues[at], weights[i], weights[at] = queues[at], queues[i], weights[at], weights[i]
+		total -= weights[drawn]
+		queues[i], queues[drawn] = queues[drawn], queues[i]
+		weights[i], weights[drawn] = weights[drawn], weights[i]
 	}
 	return queues
 }
 
-// Pull returns up to Count deliveries: at once if there are any, else as soon as there is one, and none after Wait. If
-// ctx ends, deliveries already fetched are given back with the same attempt, and the error is that of ctx.
+// Pull returns up to Count deliveries: at once if there are any, or else as soon as there is one. After Wait it returns
+// none. If ctx ends, it gives back deliveries that it has fetched, with the same attempt, and returns the error of ctx.
 //
-// It serves the queues, and the partitions of a queue, that it can reach. Errors of the others are returned only if
-// there is no delivery, and are logged. An unreachable server is an error only if none can be reached.
+// It serves the queues, and the partitions of a queue, that it can reach. Errors of other queues and partitions are
+// logged, and are returned only if there is no delivery. An unreachable server is an error only if no server can be
+// reached.
 //
-// Errors: ErrInvalid; and the usual errors of package lua for a server that is away, a key of the wrong type, and a
-// denied command.
+// Errors: ErrInvalid; and the usual errors of package lua for a server that is unreachable, a key of the wrong type,
+// and a denied command.
 func (p *Puller) Pull(ctx context.Context, r Request) ([]Delivery, error) {
 	if err := r.validate(); err != nil {
 		return nil, err
@@ -165,7 +172,8 @@ func (p *Puller) Pull(ctx context.Context, r Request) ([]Delivery, error) {
 	case len(lines) == 0:
 		return nil, missing
 	}
-	deadline, again := time.Now().Add(r.Wait), time.Now().Add(stream.PolicyInterval)
+	deadline := time.Now().Add(r.Wait)
+	retryMissing := time.Now().Add(policy.RefreshInterval) // when to look again for queues that could not be reached
 	w := p.newWaiter(lines)
 	defer p.release(w)
 	for {
@@ -176,12 +184,12 @@ func (p *Puller) Pull(ctx context.Context, r Request) ([]Delivery, error) {
 			return nil, context.Cause(ctx)
 		case len(found) > 0:
 			return found, nil
-		case err != nil && !(w.waited && lua.Temporary(err)) && !(len(r.Queues) > 1 && !lua.Temporary(err)):
+		case err != nil && !mayWaitDespite(err, &r, w):
 			return nil, err
 		}
 		until := deadline
-		if lua.Temporary(missing) && again.Before(deadline) {
-			until = again
+		if lua.Temporary(missing) && retryMissing.Before(deadline) {
+			until = retryMissing
 		}
 		switch woken := p.wait(ctx, w, until); {
 		case woken:
@@ -189,48 +197,62 @@ func (p *Puller) Pull(ctx context.Context, r Request) ([]Delivery, error) {
 			return nil, context.Cause(ctx)
 		case until == deadline:
 			return nil, err
-		default: // queues that could not be reached when the wait began
+		default:
 			if lines, missing, err = p.linesOf(ctx, &r); err != nil {
 				return nil, err
 			}
-			again = time.Now().Add(stream.PolicyInterval)
-			p.readsAlso(w, lines)
+			retryMissing = time.Now().Add(policy.RefreshInterval)
+			p.setLines(w, lines)
 		}
 	}
 }
 
-// mostBytes is the size of the payloads beyond which a caller gets no further delivery. It gets more only if one
-// payload is larger, or came in the same reply.
-const mostBytes = 4 << 20
+// mayWaitDespite reports whether a request without a delivery waits although a queue failed with err. It waits through
+// an outage that begins during its wait. It waits despite a lasting error of one of several queues, because the other
+// queues may get messages.
+func mayWaitDespite(err error, r *Request, w *waiter) bool {
+	if lua.Temporary(err) {
+		return w.hasWaited
+	}
+	return len(r.Queues) > 1
+}
 
-// try asks the streams that may have messages. It stops when there are enough, or when a tenth of the time has passed
-// in which the first delivery must be settled: its caller needs the rest. It does not ask a stream again that gave all
-// it had, for entries added since. Under a steady flow that would withhold the deliveries from the caller; the next
-// waiting caller is woken for those entries.
+// maxBytes is the size of the payloads beyond which a caller gets no further delivery. It gets more bytes only if one
+// payload is larger, or if they came in the same reply.
+const maxBytes = 4 << 20
+
+// try asks the streams that may have messages. It stops when there are enough deliveries. It also stops when a tenth of
+// the time has passed in which the first delivery must be settled, because the caller needs the other nine tenths. When
+// a stream has given all its entries, try does not ask it again for entries added since: under a steady flow, that
+// would withhold the deliveries from the caller. The next waiting caller is woken for those entries.
 //
-// If a server cannot be reached, try asks the streams of reachable servers. Only if there are none, that is an error.
+// If a server cannot be reached, try asks the streams of other servers. It is an error only if no server can be
+// reached.
 func (p *Puller) try(ctx context.Context, r *Request, lines []*line) (found []Delivery, failed error) {
-	var since time.Time
+	var firstAsked time.Time // when the first delivery was asked for
 	var errs []error
 	bytes := 0
 	enough := func() bool {
-		return len(found) >= r.Count || bytes >= mostBytes || len(found) > 0 && time.Since(since) > found[0].Within/10
+		if len(found) >= r.Count || bytes >= maxBytes {
+			return true
+		}
+		return len(found) > 0 && time.Since(firstAsked) > found[0].Within/10
 	}
-	for left := p.reachable(lines); len(left) > 0; {
-		l := left[0]
-		left = left[1:]
+	for remaining := p.reachable(lines); len(remaining) > 0; {
+		l := remaining[0]
+		remaining = remaining[1:]
 		for asked := false; !enough(); asked = true {
 			latest, ok := p.enter(l, r.Wait == 0 && !asked)
 			if !ok {
 				break
 			}
 			if len(found) == 0 {
-				since = time.Now()
+				firstAsked = time.Now()
 			}
-			given := l.source.lease(r)
-			got, err := p.receive(ctx, r, l, given, r.Count-len(found))
+			lease := l.source.lease(r)
+			got, err := p.receive(ctx, r, l, lease, r.Count-len(found))
 			p.leave(l, latest, got, err)
-			own := p.own(ctx, r, l, given, got.Entries)
+			own := p.own(ctx, r, l, lease, got.Entries)
 			for i := range own {
 				bytes += len(own[i].Payload)
 			}
@@ -239,15 +261,16 @@ func (p *Puller) try(ctx context.Context, r *Request, lines []*line) (found []De
 			case ctx.Err() != nil, lua.Temporary(err) && len(found) > 0:
 				return found, err
 			case lua.Temporary(err):
-				left = p.probe(ctx, left)
-			case errors.Is(err, lua.ErrInvalid): // its other partitions would return the same error
-				left = slices.DeleteFunc(left, func(other *line) bool { return other.source == l.source })
+				remaining = p.probe(ctx, remaining)
+			case errors.Is(err, lua.ErrInvalid): // the other partitions of the queue would return the same error
+				remaining = slices.DeleteFunc(remaining, func(other *line) bool { return other.source == l.source })
 			}
-			if err != nil { // that of this stream: others may have messages
+			if err != nil { // continue with the other streams: they may have messages
 				errs = append(errs, err)
 				break
 			}
-			if len(found) > 0 && got.Last != "" {
+			gaveAll := got.Last != ""
+			if len(found) > 0 && gaveAll {
 				break
 			}
 		}
@@ -258,8 +281,9 @@ func (p *Puller) try(ctx context.Context, r *Request, lines []*line) (found []De
 	return found, joined(errs)
 }
 
+// receive fetches entries of one stream. It creates the group if the group does not exist.
 func (p *Puller) receive(ctx context.Context, r *Request, l *line, given lease, limit int) (lua.Received, error) {
-	// If nobody waited for the reply, its deliveries would be lost until they are reclaimed.
+	// Wait for the reply even if ctx ends: otherwise its deliveries would be pending until they are reclaimed.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), loop.CallTimeout)
 	defer cancel()
 	receive := func() (lua.Received, error) {
@@ -277,7 +301,7 @@ func (p *Puller) receive(ctx context.Context, r *Request, l *line, given lease, 
 	return got, nil
 }
 
-// own returns the deliveries for this group, and acknowledges the others.
+// own returns the deliveries for this group, and acknowledges retries for other groups.
 func (p *Puller) own(ctx context.Context, r *Request, l *line, given lease, entries []lua.Entry) []Delivery {
 	var found []Delivery
 	var foreign []lua.Held
@@ -301,7 +325,7 @@ func (p *Puller) own(ctx context.Context, r *Request, l *line, given lease, entr
 	return found
 }
 
-// GiveBack returns deliveries that no caller received: they are delivered again at once, with the same attempt.
+// GiveBack releases deliveries that no caller received: they are delivered again at once, with the same attempt.
 func (p *Puller) GiveBack(ctx context.Context, all []Delivery) {
 	if len(all) == 0 {
 		return
@@ -312,6 +336,7 @@ func (p *Puller) GiveBack(ctx context.Context, all []Delivery) {
 	}
 	if _, err := p.Fail(context.WithoutCancel(ctx), tokens, released); err != nil {
 		p.cfg.Logger.Warn("deliveries that nobody waits for any more could not be given back: they are reclaimed",
-			slog.String("queue", all[0].Queue), slog.String("id", all[0].ID), slog.Int("count", len(all)), slog.Any("error", err))
+			slog.String("queue", all[0].Queue), slog.String("id", all[0].ID), slog.Int("count", len(all)),
+			slog.Any("error", err))
 	}
 }

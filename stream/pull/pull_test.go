@@ -15,6 +15,7 @@ import (
 
 	"github.com/duestream/duestream/integration/queuetest"
 	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/internal/policy"
 	"github.com/duestream/duestream/lua"
 	"github.com/duestream/duestream/stream"
 	"github.com/duestream/duestream/stream/keeper"
@@ -22,6 +23,7 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
+// rig is a queue on a server, with a Puller that runs until the test ends.
 type rig struct {
 	*queuetest.Rig
 	*Puller
@@ -63,7 +65,8 @@ func idsOf(all []Delivery) (ids []string) {
 	return ids
 }
 
-func (r *rig) fails(d Delivery, with error, want stream.Settlement) {
+// failWith fails a delivery with an error, and checks the settlement.
+func (r *rig) failWith(d Delivery, with error, want stream.Settlement) {
 	r.T.Helper()
 	got, err := r.Fail(r.T.Context(), []Token{d.Token}, []error{with})
 	if err != nil || got[0] != want {
@@ -71,7 +74,7 @@ func (r *rig) fails(d Delivery, with error, want stream.Settlement) {
 	}
 }
 
-// A caller can settle deliveries in every way that a worker's handler can, later, and once.
+// By its token, a caller must be able to settle a delivery in every way in which a worker's handler can, and only once.
 func TestDeliveriesAreSettledByTheirTokens(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -82,16 +85,16 @@ func TestDeliveriesAreSettledByTheirTokens(t *testing.T) {
 		r.Ready("a", "b", "c", "d", "e")
 		all := append(r.pull(2, 0), r.pull(10, 0)...)
 		redistest.Want(t, "given", fmt.Sprint(idsOf(all)), "[a b c d e]")
-		for round, want := range []string{"[true true]", "[false false]"} {
+		for round, want := range []string{"[true true]", "[false false]"} { // the second round has nothing to acknowledge
 			won, err := r.Ack(t.Context(), []Token{all[0].Token, all[1].Token})
 			if err != nil || fmt.Sprint(won) != want {
 				t.Errorf("round %d: %v, %v", round, won, err)
 			}
 		}
-		r.fails(all[2], errors.New("no"), stream.Retried)
-		r.fails(all[2], errors.New("no"), stream.Lost)
-		r.fails(all[3], stream.DeadLetter(errors.New("never")), stream.Dead)
-		r.fails(all[4], stream.Release(nil), stream.Released)
+		r.failWith(all[2], errors.New("no"), stream.Retried)
+		r.failWith(all[2], errors.New("no"), stream.Lost)
+		r.failWith(all[3], stream.DeadLetter(errors.New("never")), stream.Dead)
+		r.failWith(all[4], stream.Release(nil), stream.Released)
 		if ok, err := r.Extend(t.Context(), []Token{all[4].Token}, []time.Duration{0}); err != nil || ok[0] != lua.NotHeld {
 			t.Error("extended what was given back", err)
 		}
@@ -106,13 +109,14 @@ func TestDeliveriesAreSettledByTheirTokens(t *testing.T) {
 			if err != nil || ok[0] != lua.StillHeld {
 				t.Error("not extended", err)
 			}
-			r.fails(d, stream.Snooze(0), stream.Snoozed)
+			r.failWith(d, stream.Snooze(0), stream.Snoozed)
 		}
 		redistest.Want(t, "pending, dead", fmt.Sprint(r.Pending("g"), r.Length(r.Keys.Dead)), "0 1")
 	})
 }
 
-// A delivery that is not settled within its own time is reclaimed then, and not before the others.
+// A delivery that is not settled within its own time must be reclaimed at the end of that time. A delivery with a
+// longer time must not be reclaimed with it.
 func TestEachDeliveryHasItsOwnTime(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -123,10 +127,10 @@ func TestEachDeliveryHasItsOwnTime(t *testing.T) {
 		t.Fatal(err)
 	}
 	long := r.pull(1, 0)[0]
-	redistest.Want(t, "time", long.Within, stream.DefaultVisibilityTimeout)
+	redistest.Want(t, "time", long.Within, policy.DefaultVisibilityTimeout)
 	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
 		done, err := lua.Reclaim(t.Context(), r.Client, r.Keys, lua.ReclaimArgs{Group: "g", Limit: 10, MaxBytes: 1 << 20,
-			MinIdle: stream.DefaultVisibilityTimeout, Attempts: lua.Attempts{Max: 3, Delays: []time.Duration{0}}})
+			MinIdle: policy.DefaultVisibilityTimeout, Attempts: lua.Attempts{Max: 3, Delays: []time.Duration{0}}})
 		return done.Retried == 1, fmt.Sprint(done, err)
 	})
 	r.DrainAll()
@@ -144,8 +148,8 @@ func TestEachDeliveryHasItsOwnTime(t *testing.T) {
 	}
 }
 
-// Many callers wait, in two processes, and each message goes to one of them, at once. A caller that waits for several
-// queues gets the first one's.
+// Many callers wait for messages of two queues, by two Pullers as in two processes. Each message must go to exactly one
+// of the callers.
 func TestWaitingCallersGetWhatBecomesReady(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -181,7 +185,8 @@ func TestWaitingCallersGetWhatBecomesReady(t *testing.T) {
 	})
 }
 
-// A caller that hangs up takes no message, and uses no attempt of one, even if both happen at the same moment.
+// A caller that hangs up must take no message, and use no attempt of a message, even if the message becomes ready at
+// the same moment.
 func TestWhoHangsUpTakesNothing(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -211,7 +216,8 @@ func TestWhoHangsUpTakesNothing(t *testing.T) {
 	redistest.Want(t, "left", fmt.Sprint(r.Length(r.Keys.Stream), r.Pending("g")), "0 0")
 }
 
-// However many callers wait, an idle queue costs the server only an occasional request.
+// However many callers wait for an idle queue, the server must get only an occasional request: here at most 15 in 3 s
+// for 500 callers.
 func TestWaitingCostsNothing(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t)
@@ -240,6 +246,7 @@ func TestWaitingCostsNothing(t *testing.T) {
 	waiting.Wait()
 }
 
+// requests adds up the calls of all commands except INFO and PING, which the test and the connections send.
 func requests(calls map[string]int) (n int) {
 	for command, times := range calls {
 		if !slices.Contains([]string{"info", "ping"}, command) {
@@ -249,7 +256,7 @@ func requests(calls map[string]int) (n int) {
 	return n
 }
 
-// All partitions of a queue are read, including those added after the first call.
+// All partitions of a queue must be read, including those that the queue gets after the first call.
 func TestAllPartitionsAreRead(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -257,7 +264,7 @@ func TestAllPartitionsAreRead(t *testing.T) {
 	redistest.Want(t, "given", len(r.pull(1, 0)), 1)
 	r.Do("HSET", lua.NewGlobals(r.Prefix).Queues, r.Queue, "1,4")
 	r.Puller.mu.Lock()
-	r.sources[sourceKey{r.Queue, "g"}].read = time.Time{}
+	r.sources[sourceKey{r.Queue, "g"}].lastRead = time.Time{}
 	r.Puller.mu.Unlock()
 	for i := range 4 {
 		r.Part(i).Ready(fmt.Sprint("m-", i))
@@ -274,12 +281,13 @@ func TestAllPartitionsAreRead(t *testing.T) {
 	}
 }
 
-// A lease survives a growth of its queue: it is settled in its partition, or its message comes back there when it ends.
+// A delivery must survive a growth of its queue. It can be settled in its partition, or its message comes back there
+// when its time is over.
 func TestLeasesOutliveAGrowth(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
 	r.Ready("settled", "abandoned")
-	lend := func(within time.Duration) Delivery {
+	pullWithin := func(within time.Duration) Delivery {
 		t.Helper()
 		request := r.request(1, 0)
 		request.Within = within
@@ -289,7 +297,7 @@ func TestLeasesOutliveAGrowth(t *testing.T) {
 		}
 		return found[0]
 	}
-	settled, abandoned := lend(20*time.Second), lend(100*time.Millisecond)
+	settled, abandoned := pullWithin(20*time.Second), pullWithin(100*time.Millisecond)
 	if _, err := stream.Grow(t.Context(), r.Client, r.Prefix, r.Queue, 4, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -303,11 +311,11 @@ func TestLeasesOutliveAGrowth(t *testing.T) {
 	})
 	redistest.Want(t, "scheduled again", r.Number("ZCARD", r.Keys.Due), 1)
 	if won, err := r.Ack(t.Context(), []Token{abandoned.Token}); err != nil || won[0] {
-		t.Error("what has come back is acknowledged: ", won, err)
+		t.Error("a message that has come back is acknowledged by its old token: ", won, err)
 	}
 }
 
-// Retries of another group are acknowledged, and no caller gets them.
+// A retry is an entry for one group. Callers of another group must not get it.
 func TestRetriesOfOtherGroupsAreSkipped(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -319,7 +327,7 @@ func TestRetriesOfOtherGroupsAreSkipped(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.fails(found[0], stream.RetryAfter(0, errors.New("no")), stream.Retried)
+	r.failWith(found[0], stream.RetryAfter(0, errors.New("no")), stream.Retried)
 	r.DrainAll()
 	if got := r.pull(5, 0); len(got) != 0 {
 		t.Errorf("given %v", idsOf(got))
@@ -330,20 +338,21 @@ func TestRetriesOfOtherGroupsAreSkipped(t *testing.T) {
 	}
 }
 
-// If a server loses all data, and the group, while a caller waits, the caller still gets later messages. If its workers
-// are paused, it gets them after the pause.
+// If a server loses all data, and with it the group, while a caller waits, the caller must still get later messages.
+// The same holds after a pause of the workers, and after an outage.
 func TestWhoWaitsOutlastsAFlushAndAPause(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t)
 	r := newRig(t, s)
 	for _, c := range []struct {
-		name         string
-		before, then func()
+		name   string
+		before func() // the caller begins to wait
+		during func() // while it waits
 	}{
 		{"flush", func() {}, func() { r.Do("FLUSHALL"); r.Ready("m") }},
 		{"pause", func() { r.Do("HSET", r.Keys.Policy, "held_workers", "1"); r.Ready("m") },
 			func() { r.Do("DEL", r.Keys.Policy) }},
-		{"outage", func() {}, func() { s.Stop(); s.Start(); r.answered(); r.Ready("m") }},
+		{"outage", func() {}, func() { s.Stop(); s.Start(); r.waitForAllConnections(); r.Ready("m") }},
 	} {
 		c.before()
 		ended := make(chan []Delivery)
@@ -360,10 +369,10 @@ func TestWhoWaitsOutlastsAFlushAndAPause(t *testing.T) {
 			s := r.sources[sourceKey{r.Queue, "g"}]
 			return s != nil && len(s.lines[0].waiters) == 1, c.name + ": nobody waits"
 		})
-		c.then()
+		c.during()
 		found := <-ended
 		if len(found) != 1 {
-			t.Fatalf("%s: nothing", c.name)
+			t.Fatalf("%s: %d deliveries, want 1", c.name, len(found))
 		}
 		if won, err := r.Ack(t.Context(), []Token{found[0].Token}); err != nil || !won[0] {
 			t.Error(won, err)
@@ -371,8 +380,8 @@ func TestWhoWaitsOutlastsAFlushAndAPause(t *testing.T) {
 	}
 }
 
-// Bad requests name their field before Redis is touched. Each group keeps all messages of its queue: callers could once
-// create any number of groups just by receiving.
+// A receive must not create a group beyond the limit of 100, because each group keeps all messages of its queue.
+// Regression: callers created any number of groups just by receiving.
 func TestAReceiveMakesNoGroupBeyondTheLimit(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -411,7 +420,7 @@ func TestAReceiveMakesNoGroupBeyondTheLimit(t *testing.T) {
 		t.Errorf("a group that is there: %v", err)
 	}
 	redistest.Want(t, "groups of partition 1 again", len(r.Part(1).GroupNames()), most)
-	r.Groups("made by a worker") // one more than a receive creates
+	r.Groups("made by a worker") // group 101: a worker may create more groups than a receive
 	if err := receive("made by a worker"); err != nil {
 		t.Errorf("a group that a worker made: %v", err)
 	}
@@ -424,7 +433,7 @@ func TestAReceiveMakesItsGroupInEveryPartition(t *testing.T) {
 	r := newRig(t, redistest.Shared(t))
 	const partitions = 4
 	queuetest.PublishCount(t, r.Client, r.Prefix, r.Queue, partitions)
-	for i := range partitions { // so that the first partition that is asked has enough
+	for i := range partitions { // with a message in each, the first partition that is read has enough for the receive
 		r.Part(i).Ready(fmt.Sprint("m", i))
 	}
 	if found, err := r.Pull(t.Context(), r.request(1, 0)); err != nil || len(found) != 1 {
@@ -435,9 +444,10 @@ func TestAReceiveMakesItsGroupInEveryPartition(t *testing.T) {
 	}
 }
 
+// A bad request must be refused before Redis is called.
 func TestBadRequestsAreRefused(t *testing.T) {
 	t.Parallel()
-	none := struct{ rueidis.Client }{} // a call panics
+	none := struct{ rueidis.Client }{} // a call of this client panics
 	p := redistest.Must(New(Config{Client: none, Blocking: none}))
 	good := Request{Queues: []string{"q"}, Group: "g", Count: 1}
 	for field, change := range map[string]func(r *Request){
@@ -459,7 +469,8 @@ func TestBadRequestsAreRefused(t *testing.T) {
 	}
 }
 
-// Queues come first in proportion to their weights.
+// A request with weights must read each queue first as often as its weight says. The limits of 20 % are far from
+// chance.
 func TestWeightsAreShares(t *testing.T) {
 	t.Parallel()
 	r := Request{Queues: []string{"a", "b", "c"}, Weights: []int{6, 3, 1}}
@@ -478,7 +489,7 @@ func TestWeightsAreShares(t *testing.T) {
 	}
 }
 
-// A paused or unreadable queue with a backlog is asked once a second, however many callers wait.
+// A paused queue with a backlog must be looked at once a second, however many callers wait.
 func TestAPausedBacklogCostsNothing(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t)
@@ -494,7 +505,7 @@ func TestAPausedBacklogCostsNothing(t *testing.T) {
 		r.Puller.mu.Lock()
 		defer r.Puller.mu.Unlock()
 		s := r.sources[sourceKey{r.Queue, "g"}]
-		return s != nil && len(s.lines[0].waiters) == 20, "they do not wait"
+		return s != nil && len(s.lines[0].waiters) == 20, "not all callers wait"
 	})
 	before := requests(s.Calls(t))
 	<-time.After(2 * time.Second) // time in which requests are counted

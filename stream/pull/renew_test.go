@@ -30,8 +30,8 @@ func (r *rig) startWaiting(request Request) (answer <-chan []Delivery) {
 	return found
 }
 
-// only returns the single delivery of an answer.
-func (r *rig) only(answer <-chan []Delivery) Delivery {
+// wantOne returns the single delivery of an answer.
+func (r *rig) wantOne(answer <-chan []Delivery) Delivery {
 	r.T.Helper()
 	select {
 	case found := <-answer:
@@ -45,8 +45,9 @@ func (r *rig) only(answer <-chan []Delivery) Delivery {
 	return Delivery{}
 }
 
-// Until the end of its wait, a waiting caller used to read only the partitions that existed when its wait began.
+// Regression: a waiting caller read only the partitions that existed when its wait began.
 func TestWhoWaitsReadsThePartitionsThatAQueueGets(t *testing.T) {
+	redistest.Long(t)
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
 	r.Groups("g")
@@ -55,13 +56,14 @@ func TestWhoWaitsReadsThePartitionsThatAQueueGets(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.Part(3).Ready("m")
-	found := r.only(answer)
+	found := r.wantOne(answer)
 	redistest.Want(t, "delivered", fmt.Sprint(found.ID, " in partition ", found.Partition), "m in partition 3")
 }
 
-// A waiting caller used to get its message by the settings at the beginning of the wait. After the visibility timeout
-// was shortened, the bridge reclaimed the message at once, while the caller worked on it.
+// Regression: a waiting caller got its message by the settings at the beginning of the wait. If the visibility timeout
+// was shortened during the wait, the bridge reclaimed the message at once, while the caller worked on it.
 func TestWhoWaitsIsGivenMessagesByTheSettingsOfNow(t *testing.T) {
+	redistest.Long(t)
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
 	r.Policy(map[string]string{"visibility_ms": "3600000"})
@@ -74,7 +76,7 @@ func TestWhoWaitsIsGivenMessagesByTheSettingsOfNow(t *testing.T) {
 		return now == 30*time.Second, fmt.Sprint("the visibility timeout is ", now)
 	})
 	r.Ready("a")
-	redistest.Want(t, "time", r.only(answer).Within, 20*time.Second)
+	redistest.Want(t, "time to settle the delivery", r.wantOne(answer).Within, 20*time.Second)
 	reply := r.Do("XPENDING", r.Keys.Stream, "g", "-", "+", "1")
 	entry := queuetest.Array(t, queuetest.Array(t, reply)[0])
 	// The entry starts with 10 s of idle time, so that 20 of the 30 s remain.

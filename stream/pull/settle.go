@@ -14,41 +14,42 @@ import (
 
 // batch is a set of deliveries of one partition and group, settled together.
 type batch struct {
-	name  string // of the partition
-	first Ticket
-	held  []lua.Held
-	at    []int // indexes in the call
+	partitionName string
+	first         Ticket
+	held          []lua.Held
+	indexes       []int // of the deliveries, in the arguments of the call
 }
 
-// batches groups deliveries by partition, group, and a further property.
-func batches[K comparable](tokens []Token, common func(at int) K) ([]*batch, error) {
-	type part struct {
-		name, group string
-		common      K
+// batches splits deliveries into batches with the same partition, group, and property.
+func batches[K comparable](tokens []Token, property func(i int) K) ([]*batch, error) {
+	type batchKey struct {
+		partitionName, group string
+		property             K
 	}
 	var all []*batch
-	known := map[part]*batch{}
+	byKey := map[batchKey]*batch{}
 	for i, token := range tokens {
 		t, err := token.Read()
 		if err != nil {
 			return nil, err
 		}
-		of := part{t.part(), t.Group, common(i)}
-		b := known[of]
+		key := batchKey{t.partitionName(), t.Group, property(i)}
+		b := byKey[key]
 		if b == nil {
-			b = &batch{name: of.name, first: t}
-			known[of], all = b, append(all, b)
+			b = &batch{partitionName: key.partitionName, first: t}
+			byKey[key], all = b, append(all, b)
 		}
-		b.held, b.at = append(b.held, t.held()), append(b.at, i)
+		b.held, b.indexes = append(b.held, t.held()), append(b.indexes, i)
 	}
 	return all, nil
 }
 
-func nothing(int) struct{} { return struct{}{} }
+// noProperty is the property of deliveries that are split by partition and group only.
+func noProperty(int) struct{} { return struct{}{} }
 
-// each settles all batches concurrently: a failing queue or server neither prevents nor delays the others. Deliveries
-// of a removed group are lost.
-func each(all []*batch, settle func(*batch) error) error {
+// settleAll calls settle for all batches concurrently, so that a failing queue or server neither prevents nor delays
+// the others. A group that does not exist is no error: its deliveries are lost.
+func settleAll(all []*batch, settle func(*batch) error) error {
 	errs := make([]error, len(all))
 	var settling sync.WaitGroup
 	for i, b := range all {
@@ -62,35 +63,35 @@ func each(all []*batch, settle func(*batch) error) error {
 	return joined(errs)
 }
 
-// Ack acknowledges deliveries, and returns for each whether this call did so. False = lost: it was settled before, its
-// time had passed, or its group is gone. Deliveries of one queue and group go out together. With an error some may be
-// acknowledged; repeating the call is harmless.
+// Ack acknowledges deliveries, and returns for each whether this call acknowledged it. False: the delivery is lost,
+// because it was settled before, its time had passed, or its group is gone. Deliveries of one partition and group are
+// sent together. With an error some may be acknowledged; repeating the call is harmless.
 func (p *Puller) Ack(ctx context.Context, tokens []Token) ([]bool, error) {
-	all, err := batches(tokens, nothing)
+	all, err := batches(tokens, noProperty)
 	if err != nil {
 		return nil, err
 	}
 	done := make([]bool, len(tokens))
-	return done, each(all, func(b *batch) error {
+	return done, settleAll(all, func(b *batch) error {
 		ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 		defer cancel()
-		won, err := lua.Ack(ctx, p.cfg.Client, p.keys(b.name), b.first.Group, b.held)
+		won, err := lua.Ack(ctx, p.cfg.Client, p.keys(b.partitionName), b.first.Group, b.held)
 		if err != nil {
 			return fmt.Errorf("acknowledge: %w", err)
 		}
 		for i, ok := range won {
-			done[b.at[i]] = ok
+			done[b.indexes[i]] = ok
 		}
 		return nil
 	})
 }
 
-// Fail settles deliveries like a handler that returned these errors. With an ordinary error a delivery is repeated
-// after the policy's delay, or dead-lettered; stream.RetryAfter, DeadLetter, Snooze and Release choose otherwise. The
-// result is Lost for a delivery that was settled before, whose time had passed, or whose group is gone. Deliveries of
-// one queue and group go out together. With an error some may be settled.
+// Fail settles deliveries as if a handler had returned these errors. After an ordinary error a message is delivered
+// again after the policy's delay, or dead-lettered; stream.RetryAfter, DeadLetter, Snooze and Release choose another
+// outcome. The result is Lost for a delivery that was settled before, whose time had passed, or whose group is gone.
+// Deliveries of one partition and group are sent together. With an error some may be settled.
 func (p *Puller) Fail(ctx context.Context, tokens []Token, errs []error) ([]stream.Settlement, error) {
-	all, err := batches(tokens, nothing)
+	all, err := batches(tokens, noProperty)
 	if err != nil {
 		return nil, err
 	}
@@ -98,14 +99,14 @@ func (p *Puller) Fail(ctx context.Context, tokens []Token, errs []error) ([]stre
 	for i := range done {
 		done[i] = stream.Lost
 	}
-	return done, each(all, func(b *batch) error {
+	return done, settleAll(all, func(b *batch) error {
 		policy, err := p.policyOf(ctx, b.first.Queue, b.first.Group)
 		if err != nil {
 			return err
 		}
 		failures := make([]lua.Failure, len(b.held))
 		for i, held := range b.held {
-			failures[i] = stream.FailureOf(errs[b.at[i]])
+			failures[i] = stream.FailureOf(errs[b.indexes[i]])
 			failures[i].Held = held
 		}
 		outcomes, err := p.retry(ctx, b, policy.Attempts(), failures)
@@ -113,39 +114,41 @@ func (p *Puller) Fail(ctx context.Context, tokens []Token, errs []error) ([]stre
 			return err
 		}
 		for i, outcome := range outcomes {
-			done[b.at[i]] = stream.SettlementOf(outcome)
+			done[b.indexes[i]] = stream.SettlementOf(outcome)
 		}
 		return nil
 	})
 }
 
-func (p *Puller) retry(ctx context.Context, b *batch, attempts lua.Attempts, failures []lua.Failure) ([]lua.Outcome, error) {
+func (p *Puller) retry(
+	ctx context.Context, b *batch, attempts lua.Attempts, failures []lua.Failure,
+) ([]lua.Outcome, error) {
 	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()
-	outcomes, err := lua.Retry(ctx, p.cfg.Client, p.keys(b.name), b.first.Group, attempts, failures)
+	outcomes, err := lua.Retry(ctx, p.cfg.Client, p.keys(b.partitionName), b.first.Group, attempts, failures)
 	if err != nil {
 		return nil, fmt.Errorf("settle: %w", err)
 	}
 	return outcomes, nil
 }
 
-// Extend restarts the time of deliveries, and returns the outcome for each. lua.NotHeld = lost. lua.HeldCancelled =
-// extended, but the message was cancelled: work on it should stop, and any settlement ends it. within is as in a
-// Request, for each. Deliveries of one queue and group with the same time go out together. With an error some may be
-// extended.
+// Extend restarts the time of deliveries, and returns the outcome for each. lua.NotHeld: the delivery is lost.
+// lua.HeldCancelled: the delivery is extended, but its message was cancelled; work on the message should stop, and any
+// settlement ends it. within holds the new time of each delivery, as in a Request. Deliveries of one partition and
+// group with the same time are sent together. With an error some may be extended.
 func (p *Puller) Extend(ctx context.Context, tokens []Token, within []time.Duration) ([]lua.Extended, error) {
-	all, err := batches(tokens, func(at int) time.Duration { return within[at] })
+	all, err := batches(tokens, func(i int) time.Duration { return within[i] })
 	if err != nil {
 		return nil, err
 	}
 	done := make([]lua.Extended, len(tokens))
-	return done, each(all, func(b *batch) error {
-		held, err := p.extend(ctx, b, within[b.at[0]])
+	return done, settleAll(all, func(b *batch) error {
+		held, err := p.extend(ctx, b, within[b.indexes[0]])
 		if err != nil {
 			return err
 		}
 		for i, answer := range held {
-			done[b.at[i]] = answer
+			done[b.indexes[i]] = answer
 		}
 		return nil
 	})
@@ -157,7 +160,7 @@ func (p *Puller) extend(ctx context.Context, b *batch, within time.Duration) ([]
 		return nil, err
 	}
 	visibility := policy.VisibilityTimeout
-	if err := allows(within, visibility, b.first.Queue, b.first.Group); err != nil {
+	if err := checkWithin(within, visibility, b.first.Queue, b.first.Group); err != nil {
 		return nil, err
 	}
 	idle := time.Duration(0)
@@ -166,13 +169,13 @@ func (p *Puller) extend(ctx context.Context, b *batch, within time.Duration) ([]
 	}
 	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()
-	held, err := lua.ExtendIdle(ctx, p.cfg.Client, p.keys(b.name), b.first.Group, p.cfg.Consumer, idle, b.held)
+	held, err := lua.ExtendIdle(ctx, p.cfg.Client, p.keys(b.partitionName), b.first.Group, p.cfg.Consumer, idle, b.held)
 	if err != nil {
 		return nil, fmt.Errorf("extend: %w", err)
 	}
 	return held, nil
 }
 
-func (p *Puller) keys(part string) lua.Keys {
-	return lua.NewKeys(p.cfg.Prefix, part).As(lua.Actor(lua.ActorWorker))
+func (p *Puller) keys(partitionName string) lua.Keys {
+	return lua.NewKeys(p.cfg.Prefix, partitionName).As(lua.Actor(lua.ActorWorker))
 }

@@ -13,9 +13,9 @@ import (
 	"github.com/duestream/duestream/stream"
 )
 
-// Extends and failures of many deliveries used to be a call each: on a server that syncs each write, a request for
-// forty took longer than its caller waited, so none of them was known to be extended (the campaign found it). Now one
-// script call does all of a queue.
+// One script call must settle all deliveries of a queue. Regression: each extension and each failure was a call of its
+// own. On a server that syncs each write, a request for forty deliveries took longer than its caller waited, so the
+// caller did not know that any of them was extended.
 func TestManyAreSettledTogether(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t)
@@ -49,7 +49,9 @@ func TestManyAreSettledTogether(t *testing.T) {
 			t.Errorf("%d: extended %d, then %s", i, held[i], outcomes[i])
 		}
 	}
-	if calls := s.Calls(t)["evalsha"] + s.Calls(t)["fcall"] - before; calls > 6 { // extends of two times, failures of one kind
+	// The extensions need two calls, because there are two times, and the failures need one. The limit of 6 is far
+	// below one call for each delivery.
+	if calls := s.Calls(t)["evalsha"] + s.Calls(t)["fcall"] - before; calls > 6 {
 		t.Errorf("%d calls of scripts", calls)
 	}
 	if held, err = r.Extend(t.Context(), tokens[:2], within[:2]); err != nil || held[0] != lua.NotHeld || held[1] != lua.NotHeld {
@@ -57,8 +59,9 @@ func TestManyAreSettledTogether(t *testing.T) {
 	}
 }
 
-// An operator removed the group of a queue, or its stream got another type. A caller that settled deliveries of other
-// queues in the same call was refused, and repeated it until their time was over (the campaign found it).
+// Regression: an operator removed the group of a queue, or its stream became a key of another type. A call that settled
+// deliveries of this queue and of others was refused as a whole. The caller repeated the call until the time of the
+// other deliveries was over.
 func TestAQueueThatFailsKeepsNoOtherFromBeingSettled(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -71,7 +74,7 @@ func TestAQueueThatFailsKeepsNoOtherFromBeingSettled(t *testing.T) {
 			q.Groups("g")
 			n++
 			q.Ready(fmt.Sprint("m", n))
-			q.DrainAll() // it is behind the released messages
+			q.DrainAll() // also makes earlier released messages ready
 			request := r.request(1, 0)
 			request.Queues = []string{q.Queue}
 			found, err := r.Pull(t.Context(), request)
@@ -83,17 +86,18 @@ func TestAQueueThatFailsKeepsNoOtherFromBeingSettled(t *testing.T) {
 		gone.Do("XGROUP", "DESTROY", gone.Keys.Stream, "g")
 		return tokens
 	}
-	within, free := make([]time.Duration, 3), stream.Release(nil)
+	within, release := make([]time.Duration, 3), stream.Release(nil)
 	for _, c := range []struct {
 		name         string
 		call         func([]Token) (any, error)
-		want, failed string
+		want         string // if the group of the first queue is gone
+		wantIfFailed string // if, in addition, the stream of the second queue is a key of another type
 	}{
 		{"extend", func(all []Token) (any, error) { return r.Extend(t.Context(), all, within) },
 			"[0 1 1]", "[0 0 1]"},
 		{"acknowledge", func(all []Token) (any, error) { return r.Ack(t.Context(), all) },
 			"[false true true]", "[false false true]"},
-		{"fail", func(all []Token) (any, error) { return r.Fail(t.Context(), all, []error{free, free, free}) },
+		{"fail", func(all []Token) (any, error) { return r.Fail(t.Context(), all, []error{release, release, release}) },
 			"[lost released released]", "[lost lost released]"},
 	} {
 		got, err := c.call(take())
@@ -101,11 +105,11 @@ func TestAQueueThatFailsKeepsNoOtherFromBeingSettled(t *testing.T) {
 		tokens := take()
 		other.Do("SET", other.Keys.Stream, "a text")
 		got, err = c.call(tokens)
-		redistest.Want(t, c.name, fmt.Sprint(got, " ", errors.Is(err, lua.ErrWrongType)), c.failed+" true")
+		redistest.Want(t, c.name, fmt.Sprint(got, " ", errors.Is(err, lua.ErrWrongType)), c.wantIfFailed+" true")
 	}
 }
 
-// A delivery is settled for its own group only: the other group still holds the message.
+// A settlement must affect only the group of the delivery: the other group still holds the message.
 func TestGroupsAreSettledApart(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -125,14 +129,14 @@ func TestGroupsAreSettledApart(t *testing.T) {
 		}
 	}
 	redistest.Want(t, "pending", fmt.Sprint(r.Pending("g"), r.Pending("h")), "1 0")
-	tokens = append(tokens, first[0].Token) // of two groups
+	tokens = append(tokens, first[0].Token) // now the tokens of two groups in one call
 	if won, err := r.Ack(t.Context(), tokens); err != nil || fmt.Sprint(won) != "[false true]" {
 		t.Error(won, err)
 	}
 }
 
-// On a slow path a caller used to get the first deliveries only after all of many streams had been asked: after most of
-// the time in which they had to be settled (the campaign found it).
+// Regression: on a slow connection a caller got the first deliveries only after all of many partitions had been read.
+// Most of the time in which they had to be settled was then over.
 func TestWhatIsFoundDoesNotWaitForMore(t *testing.T) {
 	t.Parallel()
 	const partitions = 20
@@ -146,8 +150,8 @@ func TestWhatIsFoundDoesNotWaitForMore(t *testing.T) {
 	for i := range partitions {
 		r.Part(i).Ready(fmt.Sprint("m-", i))
 	}
-	r.sources[sourceKey{r.Queue, "g"}].read = time.Time{}
-	r.GiveBack(t.Context(), r.pull(1, 0)) // now everything is known
+	r.sources[sourceKey{r.Queue, "g"}].lastRead = time.Time{}
+	r.GiveBack(t.Context(), r.pull(1, 0)) // now the puller knows all partitions
 	request := r.request(partitions, 0)
 	request.Within = time.Second
 	path.Slow(50 * time.Millisecond)
@@ -163,7 +167,7 @@ func TestWhatIsFoundDoesNotWaitForMore(t *testing.T) {
 	}
 }
 
-// A caller gets a limited number of bytes at a time, however many messages it asked for.
+// A caller must get a limited number of bytes at a time, however many messages it asks for.
 func TestACallerGetsSoManyBytes(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Own(t))
@@ -175,7 +179,7 @@ func TestACallerGetsSoManyBytes(t *testing.T) {
 	total := 0
 	for total < 10 {
 		found := len(r.pull(MaxCount, 0))
-		if found == 0 || found*size > mostBytes+size {
+		if found == 0 || found*size > maxBytes+size {
 			t.Fatalf("%d messages of 1 MiB", found)
 		}
 		total += found

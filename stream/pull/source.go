@@ -9,18 +9,18 @@ import (
 	"time"
 
 	"github.com/duestream/duestream/internal/loop"
+	"github.com/duestream/duestream/internal/policy"
 	"github.com/duestream/duestream/lua"
-	"github.com/duestream/duestream/stream"
 )
 
-// source is a queue as read by a group: its partitions and its policy, as of the last read.
+// source is a queue from which a group receives, with its partitions and its policy, as of the last read.
 type source struct {
 	queue, group string
-	lines        []*line // by partition; only growing
+	lines        []*line // by partition; lines are only added
 
-	mu     sync.Mutex
-	policy stream.Policy
-	read   time.Time
+	mu       sync.Mutex
+	policy   policy.Policy
+	lastRead time.Time
 }
 
 type sourceKey struct{ queue, group string }
@@ -31,18 +31,18 @@ type line struct {
 	partition int
 	keys      lua.Keys
 
-	news    bool      // there may be new entries
-	at      string    // last entry that the group was given
-	latest  string    // last entry that was seen
-	recheck time.Time // when to ask although nothing was seen
-	rests   bool      // no requests until recheck: it failed, or workers are paused
-	away    error     // error of the last request if its server could not be reached; nil = it could
-	active  int       // callers with a request in flight
-	used    time.Time
-	waiters []*waiter // sorted by ticket
+	news        bool      // there may be entries that the group was not given
+	given       string    // ID of the last entry that the group was given
+	latest      string    // ID of the last entry that was seen
+	recheck     time.Time // when to ask although no new entry was seen
+	suspended   bool      // no requests until recheck, because a request failed, or because workers are paused
+	unreachable error     // error of the last request if its server could not be reached, else nil
+	active      int       // callers with a request in flight
+	used        time.Time // when a request last wanted the line
+	waiters     []*waiter // sorted by ticket
 }
 
-func (s *source) settings() stream.Policy {
+func (s *source) settings() policy.Policy {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.policy
@@ -50,7 +50,7 @@ func (s *source) settings() stream.Policy {
 
 func (s *source) visibility() time.Duration { return s.settings().VisibilityTimeout }
 
-// lease is the time in which a delivery is to be done, and the visibility timeout from which it was computed.
+// lease is the time in which a delivery must be settled, and the visibility timeout that limits this time.
 type lease struct{ within, visibility time.Duration }
 
 func (s *source) lease(r *Request) lease {
@@ -61,12 +61,13 @@ func (s *source) lease(r *Request) lease {
 	return lease{r.Within, visibility}
 }
 
-// lookWait is the time limit of a look for a queue's settings if there are other queues to receive from, or older
-// settings of the same queue. Giving up does no harm.
-const lookWait = time.Second
+// shortTimeout is the time limit of a call that may fail without harm: because there are other queues to receive from,
+// or older settings of the same queue.
+const shortTimeout = time.Second
 
-// linesOf returns the partitions that a request reads, in its order. The partitions of a queue begin at a random one.
-// It leaves out queues that cannot be read; failed is their errors. invalid is set if the request itself is wrong.
+// linesOf returns the lines that a request reads: queues in the order of the request, and the partitions of a queue
+// from a random one on. It leaves out queues that cannot be read; failed holds their errors. invalid is set if the
+// request itself is wrong.
 func (p *Puller) linesOf(ctx context.Context, r *Request) (all []*line, failed, invalid error) {
 	var errs []error
 	for _, one := range p.sourcesOf(ctx, r) {
@@ -74,7 +75,7 @@ func (p *Puller) linesOf(ctx context.Context, r *Request) (all []*line, failed, 
 			errs = append(errs, one.err)
 			continue
 		}
-		if err := allows(r.Within, one.source.visibility(), one.source.queue, one.source.group); err != nil {
+		if err := checkWithin(r.Within, one.source.visibility(), one.source.queue, one.source.group); err != nil {
 			return nil, nil, err
 		}
 		all = append(all, p.rotated(one.source)...)
@@ -82,7 +83,7 @@ func (p *Puller) linesOf(ctx context.Context, r *Request) (all []*line, failed, 
 	return all, joined(errs), nil
 }
 
-// joined is errors.Join, except that one temporary error stands for all: in an outage all say the same.
+// joined is errors.Join, except that it keeps only the last temporary error, because in an outage all are alike.
 func joined(errs []error) error {
 	var temporary error
 	lasting := slices.DeleteFunc(errs, func(err error) bool {
@@ -94,19 +95,20 @@ func joined(errs []error) error {
 	return errors.Join(append(lasting, temporary)...)
 }
 
-// looked is the result of a look for one queue.
-type looked struct {
+// sourceResult is the result of looking up one queue.
+type sourceResult struct {
 	source *source
 	err    error
 }
 
-// sourcesOf looks up all queues of a request, in its order and concurrently: one that does not answer delays no other.
-func (p *Puller) sourcesOf(ctx context.Context, r *Request) []looked {
+// sourcesOf looks up all queues of a request, and returns them in the order of the request. It looks them up
+// concurrently, so that a queue that does not answer delays no other.
+func (p *Puller) sourcesOf(ctx context.Context, r *Request) []sourceResult {
 	queues := r.order()
-	all := make([]looked, len(queues))
-	wait := loop.CallTimeout
+	all := make([]sourceResult, len(queues))
+	timeout := loop.CallTimeout
 	if len(queues) > 1 {
-		wait = lookWait
+		timeout = shortTimeout
 	}
 	var looks sync.WaitGroup
 	for i, queue := range queues {
@@ -114,43 +116,44 @@ func (p *Puller) sourcesOf(ctx context.Context, r *Request) []looked {
 			all[i].source = s
 			continue
 		}
-		looks.Go(func() { all[i].source, all[i].err = p.look(ctx, queue, r.Group, wait) })
+		looks.Go(func() { all[i].source, all[i].err = p.lookUp(ctx, queue, r.Group, timeout) })
 	}
 	looks.Wait()
 	for i, queue := range queues {
-		p.tell(queue, r.Group, all[i].err)
+		p.logFailure(queue, r.Group, all[i].err)
 	}
 	return all
 }
 
-// allows returns an error if a delivery may not be given for this long.
-func allows(within, visibility time.Duration, queue, group string) error {
+// checkWithin returns an error if the time of a delivery is longer than the visibility timeout.
+func checkWithin(within, visibility time.Duration, queue, group string) error {
 	if within > visibility {
-		return lua.Invalid("within", within.String(), "must be at most %s, the visibility timeout of group %s of queue %s",
-			visibility, group, queue)
+		return lua.Invalid("within", within.String(),
+			"must be at most %s, the visibility timeout of group %s of queue %s", visibility, group, queue)
 	}
 	return nil
 }
 
-const mostFailing = 1000 // queues with a logged error
+const maxFailing = 1000 // queues with a logged error that are remembered
 
-// tell logs once that a queue cannot be read, and once that it can be read again.
-func (p *Puller) tell(queue, group string, err error) {
-	said, key := "", sourceKey{queue, group}
+// logFailure logs once that a queue cannot be read, and once that it can be read again. A nil error means that it can.
+func (p *Puller) logFailure(queue, group string, err error) {
+	text, key := "", sourceKey{queue, group}
 	if err != nil {
-		said = err.Error()
+		text = err.Error()
 	}
 	p.mu.Lock()
-	before, known := p.failing[key]
+	lastText, wasFailing := p.failing[key]
 	delete(p.failing, key)
-	if said != "" && len(p.failing) < mostFailing {
-		p.failing[key] = said
+	if text != "" && len(p.failing) < maxFailing {
+		p.failing[key] = text
 	}
 	p.mu.Unlock()
 	switch {
-	case said == "" && known:
-		p.cfg.Logger.Info("a queue can be received from again", slog.String("queue", queue), slog.String("group", group))
-	case said != before && !lua.Temporary(err): // the blocked reads report an outage
+	case text == "" && wasFailing:
+		p.cfg.Logger.Info("a queue can be received from again",
+			slog.String("queue", queue), slog.String("group", group))
+	case text != lastText && !lua.Temporary(err): // the reader of new entries logs an outage
 		p.cfg.Logger.Warn("a queue cannot be received from", slog.String("queue", queue), slog.String("group", group),
 			slog.Any("error", err))
 	}
@@ -162,51 +165,53 @@ func (p *Puller) known(queue, group string) *source {
 	return p.sources[sourceKey{queue, group}]
 }
 
-// policyOf returns the policy by which a delivery is settled. If nobody receives from the queue here, its policy is
-// read each time, and the queue is neither kept nor registered: its name comes from a token, and may be made up.
-func (p *Puller) policyOf(ctx context.Context, queue, group string) (stream.Policy, error) {
+// policyOf returns the policy by which a delivery is settled. If nobody receives from the queue through this Puller,
+// the policy is read each time, and the queue is neither remembered nor registered: its name comes from a token, and
+// may be made up.
+func (p *Puller) policyOf(ctx context.Context, queue, group string) (policy.Policy, error) {
 	s := p.known(queue, group)
 	if s == nil {
 		ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 		defer cancel()
-		policy, _, err := stream.ReadPolicy(ctx, p.cfg.Client, p.cfg.Prefix, queue, group)
-		return policy, err
+		rules, _, err := policy.Read(ctx, p.cfg.Client, p.cfg.Prefix, queue, group)
+		return rules, err
 	}
 	if !s.isFresh() {
 		var err error
-		if s, err = p.look(ctx, queue, group, loop.CallTimeout); err != nil {
-			return stream.Policy{}, err
+		if s, err = p.lookUp(ctx, queue, group, loop.CallTimeout); err != nil {
+			return policy.Policy{}, err
 		}
 	}
 	return s.settings(), nil
 }
 
-// look reads the settings and partitions of a queue. If that server cannot be reached, the last ones stay in force: the
-// partitions of the queue may be on other servers.
-func (p *Puller) look(ctx context.Context, queue, group string, wait time.Duration) (*source, error) {
-	before := p.known(queue, group)
-	if before != nil {
-		wait = lookWait
+// lookUp reads the settings and partitions of a queue. If the server of the settings cannot be reached, the settings
+// and partitions of the last read stay in force, because the partitions of the queue may be on other servers.
+func (p *Puller) lookUp(ctx context.Context, queue, group string, timeout time.Duration) (*source, error) {
+	known := p.known(queue, group)
+	if known != nil {
+		timeout = shortTimeout
 	}
-	limited, cancel := context.WithTimeout(ctx, wait)
+	limited, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	s, err := p.read(limited, before, queue, group)
-	if before != nil && ctx.Err() == nil && lua.Temporary(err) {
-		before.keep()
-		return before, nil
+	s, err := p.readSource(limited, known == nil, queue, group)
+	if known != nil && ctx.Err() == nil && lua.Temporary(err) {
+		known.refresh()
+		return known, nil
 	}
 	return s, err
 }
 
-// keep extends the validity of the last read by another stream.PolicyInterval.
-func (s *source) keep() {
+// refresh extends the validity of the last read by another policy.RefreshInterval.
+func (s *source) refresh() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.read = time.Now()
+	s.lastRead = time.Now()
 }
 
-func (p *Puller) read(ctx context.Context, s *source, queue, group string) (*source, error) {
-	policy, _, err := stream.ReadPolicy(ctx, p.cfg.Client, p.cfg.Prefix, queue, group)
+// readSource reads the settings and partitions of a queue into its source. It registers a new queue.
+func (p *Puller) readSource(ctx context.Context, isNew bool, queue, group string) (*source, error) {
+	rules, _, err := policy.Read(ctx, p.cfg.Client, p.cfg.Prefix, queue, group)
 	if err != nil {
 		return nil, err
 	}
@@ -215,7 +220,7 @@ func (p *Puller) read(ctx context.Context, s *source, queue, group string) (*sou
 	if err != nil {
 		return nil, err
 	}
-	if s == nil {
+	if isNew {
 		if _, err := lua.Register(ctx, p.cfg.Client, globals, []string{queue}); err != nil {
 			return nil, err
 		}
@@ -223,12 +228,13 @@ func (p *Puller) read(ctx context.Context, s *source, queue, group string) (*sou
 	key := sourceKey{queue, group}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if s = p.sources[key]; s == nil {
+	s := p.sources[key]
+	if s == nil {
 		s = &source{queue: queue, group: group}
 		p.sources[key] = s
 	}
-	if grown := len(s.lines); 0 < grown && grown < counts.Latest() {
-		for _, w := range s.lines[0].waiters { // they take up the new partitions
+	if known := len(s.lines); 0 < known && known < counts.Latest() {
+		for _, w := range s.lines[0].waiters { // wake them, so that they add the new partitions
 			loop.Poke(w.wake)
 		}
 	}
@@ -239,7 +245,7 @@ func (p *Puller) read(ctx context.Context, s *source, queue, group string) (*sou
 		p.streams[l.keys.Stream] = append(p.streams[l.keys.Stream], l)
 	}
 	s.mu.Lock()
-	s.policy, s.read = policy, time.Now()
+	s.policy, s.lastRead = rules, time.Now()
 	s.mu.Unlock()
 	return s, nil
 }
@@ -247,5 +253,5 @@ func (p *Puller) read(ctx context.Context, s *source, queue, group string) (*sou
 func (s *source) isFresh() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return time.Since(s.read) < stream.PolicyInterval
+	return time.Since(s.lastRead) < policy.RefreshInterval
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/duestream/duestream/stream"
 )
 
-// Token identifies a delivery: its queue, partition, group, entry, message ID and key. It is opaque to callers, and no
-// secret: whoever may consume from the queue may settle its deliveries.
+// Token identifies a delivery: its queue, partition, group, entry, message ID and ordering key. It is opaque to
+// callers. It is no secret: a caller that may consume from the queue may settle all deliveries of the queue.
 type Token string
 
 // Ticket is the content of a Token.
@@ -24,25 +24,29 @@ type Ticket struct {
 	Key       string `json:"k,omitempty"`
 }
 
-const maxTokenBytes = 8 << 10 // twice that of the longest names
+const maxTokenBytes = 8 << 10 // twice the size of a token with the longest names
 
 func tokenOf(m *stream.Message) Token {
-	return Ticket{m.Queue, m.Partition, m.Group, m.EntryID, text(m.ID), text(m.Extra[lua.FieldKey])}.Token()
+	return Ticket{
+		Queue: m.Queue, Partition: m.Partition, Group: m.Group, Entry: m.EntryID,
+		ID: tokenText(m.ID), Key: tokenText(m.Extra[lua.FieldKey]),
+	}.Token()
 }
 
-// text returns a text of another program if a token can hold it, else "": then the entry alone identifies the delivery.
-func text(s string) string {
+// tokenText returns a text if a token can hold it, else "". Another program may have written a text that is too long or
+// not UTF-8; then the entry alone identifies the delivery.
+func tokenText(s string) string {
 	if len(s) > lua.MaxIDBytes || !utf8.ValidString(s) {
 		return ""
 	}
 	return s
 }
 
-// Token returns the token of a delivery that was found otherwise, as in a list of pending entries.
+// Token returns the token of a delivery, for example of one found in a list of pending entries.
 func (t Ticket) Token() Token {
 	text, err := json.Marshal(t)
 	if err != nil {
-		panic(err) // strings and a number
+		panic(err) // cannot happen: a Ticket holds only strings and a number
 	}
 	return Token(base64.RawURLEncoding.EncodeToString(text))
 }
@@ -59,18 +63,27 @@ func (t Token) Read() (Ticket, error) {
 	if err != nil {
 		return bad()
 	}
-	var named Ticket
-	if json.Unmarshal(text, &named) != nil || lua.CheckQueue(named.Queue) != nil || lua.CheckGroup(named.Group) != nil ||
-		named.Partition < 0 || named.Partition >= lua.MaxPartitions || named.Token() != t { // one spelling only
+	var ticket Ticket
+	if json.Unmarshal(text, &ticket) != nil {
 		return bad()
 	}
-	if id, err := view.ParseEntryID(named.Entry); err != nil || id.String() != named.Entry {
-		return bad() // the client library would take another spelling of an entry's ID for another entry
+	if lua.CheckQueue(ticket.Queue) != nil || lua.CheckGroup(ticket.Group) != nil {
+		return bad()
 	}
-	return named, nil
+	if ticket.Partition < 0 || ticket.Partition >= lua.MaxPartitions {
+		return bad()
+	}
+	if ticket.Token() != t { // a ticket has only one token
+		return bad()
+	}
+	// The client library would take another spelling of an entry's ID for another entry.
+	if id, err := view.ParseEntryID(ticket.Entry); err != nil || id.String() != ticket.Entry {
+		return bad()
+	}
+	return ticket, nil
 }
 
 func (t *Ticket) held() lua.Held { return lua.Held{Entry: t.Entry, ID: t.ID, Key: t.Key} }
 
-// part returns the partition's name, as in its keys.
-func (t *Ticket) part() string { return lua.PartitionName(t.Queue, t.Partition) }
+// partitionName returns the name of the partition, as in its keys.
+func (t *Ticket) partitionName() string { return lua.PartitionName(t.Queue, t.Partition) }

@@ -1,6 +1,7 @@
 package pull
 
 import (
+	"cmp"
 	"context"
 	"math/rand/v2"
 	"slices"
@@ -8,27 +9,27 @@ import (
 	"time"
 
 	"github.com/duestream/duestream/internal/loop"
+	"github.com/duestream/duestream/internal/policy"
 	"github.com/duestream/duestream/internal/tail"
 	"github.com/duestream/duestream/lua"
-	"github.com/duestream/duestream/stream"
 )
 
 const (
-	readBlock = 5 * time.Second
-	// recheckEvery is the time between two requests to a stream of which nothing new was seen: a server that lost its
-	// data may number entries from lower IDs on.
+	readBlock = 5 * time.Second // longest wait of the read that notices new entries
+	// recheckEvery is the time between two requests to a stream in which no new entry was seen. They are needed because
+	// a server that lost its data may give new entries lower IDs.
 	recheckEvery = 10 * time.Second
-	heldRecheck  = time.Second // the same, while the policy pauses workers
-	tick         = time.Second
+	heldRecheck  = time.Second      // time between two requests to a suspended line
+	tick         = time.Second      // time between two sweeps
 	forgetAfter  = 10 * time.Minute // queues without a request for this long are forgotten
 )
 
-// waiter is a caller that waits for any of its lines.
+// waiter is a caller that waits for messages in any of its lines.
 type waiter struct {
-	ticket uint64 // lower is earlier, and served first
-	lines  []*line
-	wake   chan struct{} // buffered for one
-	waited bool
+	ticket    uint64 // a lower ticket is served first
+	lines     []*line
+	wake      chan struct{} // buffered for one
+	hasWaited bool
 }
 
 // Run wakes waiting callers when there are new messages, until ctx ends.
@@ -42,7 +43,7 @@ func (p *Puller) Run(ctx context.Context) {
 		}
 	})
 	reading.Go(func() {
-		for loop.Sleep(ctx, stream.PolicyInterval) {
+		for loop.Sleep(ctx, policy.RefreshInterval) {
 			p.renew(ctx)
 		}
 	})
@@ -58,58 +59,60 @@ func (p *Puller) newWaiter(lines []*line) *waiter {
 	return &waiter{ticket: p.tickets, lines: lines, wake: make(chan struct{}, 1)}
 }
 
-// enter reports whether a caller should ask the server for a line; if so, the caller must call leave afterwards. A
-// caller that will wait need not ask if the group was given all entries seen so far: the blocked read continues from
-// there. A caller that will not wait must ask. latest is the last entry seen so far.
-func (p *Puller) enter(l *line, must bool) (latest string, ok bool) {
+// enter reports whether a caller should ask the server for entries of a line. If so, the caller must call leave after
+// the request. A caller that will wait need not ask if the group was given all entries seen so far, because the blocked
+// read notices later entries. A caller that will not wait must ask. latest is the ID of the last entry seen so far.
+func (p *Puller) enter(l *line, mustAsk bool) (latest string, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := time.Now()
 	l.used = now
-	if !must && !l.news && now.Before(l.recheck) {
+	if !mustAsk && !l.news && now.Before(l.recheck) {
 		return "", false
 	}
 	if !l.news {
-		l.recheck = now.Add(recheckEvery) // one caller asks for all
+		l.recheck = now.Add(recheckEvery) // this caller rechecks for all
 	}
 	l.active++
 	return l.latest, true
 }
 
+// leave notes the reply to a request for a line. latest is the ID that enter returned.
 func (p *Puller) leave(l *line, latest string, got lua.Received, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	l.active--
-	if l.rests {
-		l.rests = false
+	if l.suspended {
+		l.suspended = false
 		defer p.watch()
 	}
 	now := time.Now()
-	l.away = nil
+	l.unreachable = nil
 	switch {
 	case lua.Temporary(err):
-		l.leaveAlone(now, err)
+		l.suspend(now, err)
 		return
-	case err != nil, got.Held: // the entries cannot be had now, so the stream is not watched either
-		l.leaveAlone(now, nil)
+	case err != nil, got.Held: // the group cannot be given entries now, so the stream is not watched either
+		l.suspend(now, nil)
 		return
-	case got.Last == "":
+	case got.Last == "": // the stream may have more entries
 		l.news = true
 	default:
-		l.at = got.Last
+		l.given = got.Last
 		if len(got.Entries) == 0 && l.latest == latest { // the entries seen are gone: the queue was deleted or lost
-			l.latest = l.at
+			l.latest = l.given
 		}
-		l.news = tail.Earlier(l.at, l.latest)
+		l.news = tail.Earlier(l.given, l.latest)
 		l.recheck = now.Add(recheckEvery)
-		p.reader.Advance(l.keys.Stream, l.at)
+		p.reader.Advance(l.keys.Stream, l.given)
 	}
-	p.kick(l)
+	p.wakeFirst(l)
 }
 
-// kick wakes the first waiting caller if there may be messages and no caller is asking. A caller that asks continues
-// until there are none, or wakes the next one when it leaves. So no message waits while a caller waits.
-func (p *Puller) kick(l *line) {
+// wakeFirst wakes the first waiting caller if there may be messages and no caller is asking. A caller that asks
+// continues until there are no messages, or wakes the next caller when it leaves. So no message waits while a caller
+// waits.
+func (p *Puller) wakeFirst(l *line) {
 	if l.news && l.active == 0 && len(l.waiters) > 0 {
 		loop.Poke(l.waiters[0].wake)
 	}
@@ -123,23 +126,23 @@ func (p *Puller) added(key, last string) {
 		if tail.Earlier(l.latest, last) {
 			l.latest = last
 		}
-		if tail.Earlier(l.at, last) && !l.rests {
+		if tail.Earlier(l.given, last) && !l.suspended {
 			l.news = true
-			p.kick(l)
+			p.wakeFirst(l)
 		}
 	}
 }
 
 // wait returns true when there may be messages for a waiter, and false after the deadline or when ctx has ended.
 func (p *Puller) wait(ctx context.Context, w *waiter, deadline time.Time) bool {
-	left := time.Until(deadline)
-	if left <= 0 || ctx.Err() != nil {
+	remaining := time.Until(deadline)
+	if remaining <= 0 || ctx.Err() != nil {
 		return false
 	}
 	if p.enlist(w) {
 		return true
 	}
-	timer := time.NewTimer(left)
+	timer := time.NewTimer(remaining)
 	defer timer.Stop()
 	select {
 	case <-w.wake:
@@ -147,12 +150,12 @@ func (p *Puller) wait(ctx context.Context, w *waiter, deadline time.Time) bool {
 	case <-ctx.Done():
 	}
 	p.mu.Lock()
-	p.strike(w)
+	p.remove(w)
 	p.mu.Unlock()
 	return ctx.Err() == nil && time.Now().Before(deadline)
 }
 
-// enlist adds a waiter to all of its lines, unless there may be messages already.
+// enlist adds a waiter to all of its lines, unless there may be messages already: then it returns true.
 func (p *Puller) enlist(w *waiter) (news bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -160,50 +163,49 @@ func (p *Puller) enlist(w *waiter) (news bool) {
 	case <-w.wake: // left over from an earlier wait
 	default:
 	}
-	w.waited = true
-	w.takeUpPartitions()
+	w.hasWaited = true
+	w.addNewPartitions()
 	for _, l := range w.lines {
 		if l.news {
 			return true
 		}
 	}
-	fresh := false
+	anyUnwatched := false
 	for _, l := range w.lines {
-		at, _ := slices.BinarySearchFunc(l.waiters, w.ticket, func(other *waiter, ticket uint64) int {
-			if other.ticket < ticket {
-				return -1
-			}
-			return 1
+		i, _ := slices.BinarySearchFunc(l.waiters, w.ticket, func(other *waiter, ticket uint64) int {
+			return cmp.Compare(other.ticket, ticket)
 		})
-		fresh = fresh || len(l.waiters) == 0
-		l.waiters = slices.Insert(l.waiters, at, w)
+		anyUnwatched = anyUnwatched || len(l.waiters) == 0
+		l.waiters = slices.Insert(l.waiters, i, w)
 	}
-	if fresh {
+	if anyUnwatched {
 		p.watch()
 	}
 	return false
 }
 
-func (p *Puller) strike(w *waiter) {
+// remove removes a waiter from its lines. The caller holds mu.
+func (p *Puller) remove(w *waiter) {
 	for _, l := range w.lines {
-		if at := slices.Index(l.waiters, w); at >= 0 {
-			l.waiters = slices.Delete(l.waiters, at, at+1)
+		if i := slices.Index(l.waiters, w); i >= 0 {
+			l.waiters = slices.Delete(l.waiters, i, i+1)
 		}
 	}
 }
 
-// release ends a waiter. Messages for which it was woken, and that it did not take, go to the next one.
+// release removes a waiter for good. If the waiter was woken for messages and did not take them, the next waiter is
+// woken.
 func (p *Puller) release(w *waiter) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.strike(w)
+	p.remove(w)
 	for _, l := range w.lines {
-		p.kick(l)
+		p.wakeFirst(l)
 	}
 }
 
-// readsAlso replaces the lines of a waiter that is not enlisted; with no lines it keeps the old ones.
-func (p *Puller) readsAlso(w *waiter, lines []*line) {
+// setLines replaces the lines of a waiter that is not enlisted. If lines is empty, the waiter keeps its lines.
+func (p *Puller) setLines(w *waiter, lines []*line) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(lines) > 0 {
@@ -211,20 +213,22 @@ func (p *Puller) readsAlso(w *waiter, lines []*line) {
 	}
 }
 
-// watch sets the streams to read: those with waiting callers, or with a request within recheckEvery.
+// watch sets the streams in which the reader notices new entries: all with waiting callers, or with a request within
+// recheckEvery. A stream is read from the earliest position of its groups. The caller holds mu.
 func (p *Puller) watch() {
-	after := map[string]string{}
+	positions := map[string]string{} // by key of the stream: the entry after which to read
 	for key, lines := range p.streams {
 		for _, l := range lines {
-			if l.rests || len(l.waiters) == 0 && time.Since(l.used) > recheckEvery {
+			isWanted := len(l.waiters) > 0 || time.Since(l.used) <= recheckEvery
+			if l.suspended || !isWanted {
 				continue
 			}
-			if known, ok := after[key]; !ok || tail.Earlier(l.at, known) {
-				after[key] = l.at
+			if position, ok := positions[key]; !ok || tail.Earlier(l.given, position) {
+				positions[key] = l.given
 			}
 		}
 	}
-	p.reader.Watch(after)
+	p.reader.Watch(positions)
 }
 
 // sweep wakes a caller for each line that is due for a recheck, and forgets queues that nobody asks for any more.
@@ -247,9 +251,10 @@ func (p *Puller) sweep(now time.Time) {
 		}
 		delete(p.sources, key)
 		for _, l := range s.lines {
-			p.streams[l.keys.Stream] = slices.DeleteFunc(p.streams[l.keys.Stream], func(other *line) bool { return other == l })
-			if len(p.streams[l.keys.Stream]) == 0 {
-				delete(p.streams, l.keys.Stream)
+			key := l.keys.Stream
+			p.streams[key] = slices.DeleteFunc(p.streams[key], func(other *line) bool { return other == l })
+			if len(p.streams[key]) == 0 {
+				delete(p.streams, key)
 			}
 		}
 	}
@@ -259,6 +264,6 @@ func (p *Puller) sweep(now time.Time) {
 func (p *Puller) rotated(s *source) []*line {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	at := rand.N(len(s.lines))
-	return append(slices.Clone(s.lines[at:]), s.lines[:at]...)
+	first := rand.N(len(s.lines))
+	return slices.Concat(s.lines[first:], s.lines[:first])
 }

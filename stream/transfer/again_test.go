@@ -11,14 +11,18 @@ import (
 
 	"github.com/duestream/duestream/integration/queuetest"
 	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/internal/policy"
 	"github.com/duestream/duestream/lua"
 	"github.com/duestream/duestream/stream"
 )
 
-// source is a queue with a message of every kind: scheduled, also with an expiry; of a key in flight, waiting,
-// scheduled again and dead; ready; pending; snoozed; dead, with and without a key, also expired; a redriven letter; a
-// member that a record keeps as bytes; a recurrence.
-func source(t *testing.T) *queuetest.Rig {
+// queueWithEveryKind returns a queue with 18 records:
+//   - scheduled messages, one with an expiry, one with an ordering key;
+//   - messages with an ordering key that wait for a retry or for a pending message of that key;
+//   - messages that are ready, pending, retried and snoozed;
+//   - dead letters, with and without an ordering key, one expired, and a redriven one;
+//   - a member that a record keeps as bytes, and a recurrence.
+func queueWithEveryKind(t *testing.T) *queuetest.Rig {
 	r := queuetest.New(t, redistest.Shared(t))
 	must := func(err error) {
 		t.Helper()
@@ -46,14 +50,14 @@ func source(t *testing.T) *queuetest.Rig {
 		must(err)
 	}
 	fail := func(action lua.Action, entry string) {
-		out, err := lua.Retry(t.Context(), r.Client, r.Keys, "g", stream.DefaultPolicy().Attempts(), []lua.Failure{
+		out, err := lua.Retry(t.Context(), r.Client, r.Keys, "g", policy.Default().Attempts(), []lua.Failure{
 			{Held: lua.Held{Entry: entry}, Action: action, Delay: time.Hour, Reason: "gave_up", Error: "no"}})
 		must(err)
 		if out[0] == lua.Lost {
 			t.Fatal("lost")
 		}
 	}
-	ago := func(s int) time.Time { return now.Add(-time.Duration(s) * time.Second) }
+	ago := func(seconds int) time.Time { return now.Add(-time.Duration(seconds) * time.Second) }
 	for i, one := range []struct{ id, key string }{{"dead", ""}, {"dead-a", "a"}, {"dead-b", "b"}, {"redriven", "c"},
 		{"retried", ""}, {"retried-k", "k"}, {"snoozed", ""}, {"pending", ""}, {"pending-l", "l"}} {
 		put(one.id, one.key, ago(100-i))
@@ -87,9 +91,9 @@ func source(t *testing.T) *queuetest.Rig {
 	return r
 }
 
-// facts returns the records of a queue as a set, without the names of dead letters. A letter is in the partition of its
-// key, and a stream of dead letters that is in use has passed its entry ID.
-func facts(t *testing.T, r *queuetest.Rig) (all []string, records []Record) {
+// exportAll exports a queue. It returns the records as sorted lines of JSON, and as they are. The lines lack the names
+// of dead letters, because an import may have to give a letter another partition and another entry ID.
+func exportAll(t *testing.T, r *queuetest.Rig) (all []string, records []Record) {
 	t.Helper()
 	export := NewExport(r.Client, r.Prefix, r.Queue, RecordReady, RecordScheduled, RecordDead, RecordRecurrence)
 	for record, err := range export.Records(t.Context()) {
@@ -110,8 +114,8 @@ func facts(t *testing.T, r *queuetest.Rig) (all []string, records []Record) {
 	return all, records
 }
 
-// into imports records, and returns how many were taken, and how many were known.
-func into(t *testing.T, r *queuetest.Rig, records []Record, from string) (taken, known int) {
+// importRecords imports records, and returns how many were taken, and how many were known.
+func importRecords(t *testing.T, r *queuetest.Rig, records []Record, from string) (taken, known int) {
 	t.Helper()
 	im, err := NewImport(t.Context(), r.Client, r.Prefix, r.Queue, from, time.Hour)
 	if err != nil {
@@ -130,15 +134,16 @@ func into(t *testing.T, r *queuetest.Rig, records []Record, from string) (taken,
 	return taken, known
 }
 
-// Export, then import, then export gives the same records: for each kind of record, onto the same queue, an empty one,
-// one with other partitions, one that grows between two imports, and one that is in use. A second import takes nothing.
+// An export after an import must give the same records as the first export. The target is the same queue, an empty
+// queue, a queue with more partitions, a queue that grows between two imports, or a queue in use. A second import must
+// take nothing.
 func TestExportAfterImportIsTheSame(t *testing.T) {
 	t.Parallel()
 	for _, target := range []string{"the same", "empty", "with partitions", "grown", "in use"} {
 		t.Run(target, func(t *testing.T) {
 			t.Parallel()
-			r := source(t)
-			want, records := facts(t, r)
+			r := queueWithEveryKind(t)
+			want, records := exportAll(t, r)
 			redistest.Want(t, "records", len(records), 18)
 			to := r
 			if target != "the same" {
@@ -151,11 +156,11 @@ func TestExportAfterImportIsTheSame(t *testing.T) {
 			case "in use":
 				to.Do("ZADD", to.Keys.Due, "8000000000000", "its own")
 				to.Do("XADD", to.Keys.Dead, "*", "id", "its own")
-				own, _ := facts(t, to)
+				own, _ := exportAll(t, to)
 				want = append(want, own...)
 				slices.Sort(want)
 			}
-			taken, known := into(t, to, records, r.Queue)
+			taken, known := importRecords(t, to, records, r.Queue)
 			if target == "the same" {
 				redistest.Want(t, "taken and known", fmt.Sprint(taken, known), fmt.Sprint(0, len(records)))
 			} else {
@@ -164,12 +169,12 @@ func TestExportAfterImportIsTheSame(t *testing.T) {
 			if target == "grown" {
 				grow()
 			}
-			got, again := facts(t, to)
+			got, again := exportAll(t, to)
 			if !slices.Equal(got, want) {
 				t.Errorf("exported again:\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 			}
-			taken, known = into(t, to, records, r.Queue)
-			redistest.Want(t, "the second time", fmt.Sprint(taken, known), fmt.Sprint(0, len(records)))
+			taken, known = importRecords(t, to, records, r.Queue)
+			redistest.Want(t, "taken and known of a second import", fmt.Sprint(taken, known), fmt.Sprint(0, len(records)))
 			if target == "with partitions" {
 				counts := lua.ParseCounts("1,8")
 				for _, record := range again {
@@ -182,14 +187,15 @@ func TestExportAfterImportIsTheSame(t *testing.T) {
 	}
 }
 
-// A waiting retry held its key at the export, and holds it after the import: the next message does not overtake it.
+// A waiting retry holds its ordering key, so after an import the next message of that key must not overtake the retry,
+// unless key_failure says "skip".
 func TestAnImportedRetryHoldsItsKey(t *testing.T) {
 	t.Parallel()
 	for _, failure := range []string{"", "skip"} {
-		r, to := source(t), queuetest.New(t, redistest.Shared(t))
+		r, to := queueWithEveryKind(t), queuetest.New(t, redistest.Shared(t))
 		to.Do("HSET", to.Keys.Policy, "key_failure", failure)
-		_, records := facts(t, r)
-		into(t, to, records, r.Queue)
+		_, records := exportAll(t, r)
+		importRecords(t, to, records, r.Queue)
 		if _, err := lua.Drain(t.Context(), to.Client, to.Keys, 100, 1<<20); err != nil {
 			t.Fatal(err)
 		}
@@ -208,7 +214,8 @@ func TestAnImportedRetryHoldsItsKey(t *testing.T) {
 	}
 }
 
-// An expiry is exported as a time. A record past its expiry is imported as a dead letter, of all groups or of its own.
+// An expiry is exported as a time. A record that is past its expiry at the import must become a dead letter, for its
+// group or for all groups.
 func TestWhatExpiresBeforeItIsImportedIsADeadLetter(t *testing.T) {
 	t.Parallel()
 	r := queuetest.New(t, redistest.Shared(t))
@@ -226,12 +233,12 @@ func TestWhatExpiresBeforeItIsImportedIsADeadLetter(t *testing.T) {
 		}
 		records = append(records, record)
 	}
-	taken, _ := into(t, r, records, "elsewhere")
+	taken, _ := importRecords(t, r, records, "elsewhere")
 	redistest.Want(t, "taken", taken, 3)
 	if _, err := lua.Drain(t.Context(), r.Client, r.Keys, 100, 1<<20); err != nil {
 		t.Fatal(err)
 	}
-	_, letters := facts(t, r)
+	_, letters := exportAll(t, r)
 	redistest.Want(t, "letters", len(letters), 3)
 	for _, l := range letters {
 		group := map[string]string{"first": "", "retry": "g", "ready": "g"}[l.ID]
@@ -239,8 +246,8 @@ func TestWhatExpiresBeforeItIsImportedIsADeadLetter(t *testing.T) {
 	}
 }
 
-// An ID belongs to its queue, whatever its key and partition: a message is not taken if its ID is scheduled or
-// remembered under another key.
+// An ID must be unique in the whole queue. So a message must not be taken if its ID is scheduled or remembered in any
+// partition, for example under another ordering key.
 func TestImportTakesNoIDASecondTime(t *testing.T) {
 	t.Parallel()
 	counts := lua.ParseCounts("1,8")
@@ -253,16 +260,16 @@ func TestImportTakesNoIDASecondTime(t *testing.T) {
 			other := lua.NewKeys(r.Prefix, lua.PartitionName(r.Queue, (partition+3)%8))
 			at := map[string]string{"due": other.Due, "seen": other.Seen}[key]
 			r.Do("ZADD", at, "9000000000000", "order-42")
-			taken, known := into(t, r, []Record{record}, "elsewhere")
+			taken, known := importRecords(t, r, []Record{record}, "elsewhere")
 			redistest.Want(t, fmt.Sprint("taken and known with one in ", at), fmt.Sprint(taken, known), "0 1")
 			r.Do("ZREM", at, "order-42")
 		}
 	}
 }
 
-// A file may have two records with one ID and two keys, if a message was replaced with another key during the export.
-// In one batch both used to be imported, each in the partition of its key. If the first record cannot be imported, the
-// second one is.
+// A file may have two records with the same ID and different ordering keys, if a message was replaced during the
+// export. Only the first record must be imported, or the second one if the first is invalid. Regression: if both were
+// in one batch, both were imported, each in the partition of its key.
 func TestABatchTakesAnIDOnce(t *testing.T) {
 	t.Parallel()
 	counts := lua.Counts{1, 8}
@@ -276,14 +283,14 @@ func TestABatchTakesAnIDOnce(t *testing.T) {
 	for what, c := range map[string]struct {
 		window        time.Duration
 		first, second Record
-		taken         int // index
+		taken         int // index of the record that is imported
 	}{
 		"scheduled":             {time.Hour, keyed(later, (own+1)%8), keyed(later, (own+2)%8), 0},
 		"scheduled, no window":  {0, keyed(later, (own+1)%8), keyed(later, (own+2)%8), 0},
 		"due":                   {time.Hour, keyed(1, (own+1)%8), keyed(1, (own+2)%8), 0},
 		"due, no window":        {0, keyed(1, (own+1)%8), keyed(1, (own+2)%8), 0},
-		"the first is no good":  {time.Hour, broken, keyed(later, (own+2)%8), 1},
-		"the second is no good": {time.Hour, keyed(1, (own+1)%8), broken, 0},
+		"the first is invalid":  {time.Hour, broken, keyed(later, (own+2)%8), 1},
+		"the second is invalid": {time.Hour, keyed(1, (own+1)%8), broken, 0},
 	} {
 		r := queuetest.New(t, redistest.Shared(t))
 		queuetest.PublishCount(t, r.Client, r.Prefix, r.Queue, 8)
@@ -303,8 +310,8 @@ func TestABatchTakesAnIDOnce(t *testing.T) {
 	}
 }
 
-// A record that keeps its member and meta as bytes may have a key, too. It used to be written although a live
-// bridge does not support keys.
+// A record with an ordering key must not be written while a live bridge does not support keys. Regression: a record
+// that keeps its member and meta as bytes was written, because its key was not seen.
 func TestNoRecordWithAKeyIsWrittenBesideAnOldBridge(t *testing.T) {
 	t.Parallel()
 	meta := lua.EncodeMeta(nil, 0, time.Time{}, lua.FieldValue{Field: lua.FieldKey, Value: "k"})

@@ -17,24 +17,28 @@ import (
 // letterName returns the name under which the import remembers a dead letter.
 func (im *Import) letterName(r Record) string { return im.source + "/" + r.Letter + "/" + r.letterID() }
 
-// findElsewhere sets ErrKnown for records that the scripts would take again, because they look at one partition only.
-// These are messages that another partition of the queue holds or remembers, under another key or from a time when the
-// queue had fewer partitions; entries that their group still has to be given; and letters that lie where the export
-// found them. One round trip, two for each partition with ready records, and one for each such record that was given to
-// its group; O(log n) for each record and partition. It reads entries of the same ID.
+// findElsewhere sets ErrKnown for records that the scripts would write a second time, because a script looks at one
+// partition only. These are:
+//   - messages that another partition of the queue holds or remembers, under another ordering key or from a time when
+//     the queue had fewer partitions;
+//   - ready records whose entry is still in a stream, and whose group was not given the entry or holds it;
+//   - dead letters that are in the partition in which the export found them.
+//
+// It takes one round trip, two for each partition with ready records, and one for each ready record that was given to
+// its group; O(log n) for each record and partition. It reads entries with the same entry ID.
 func (im *Import) findElsewhere(ctx context.Context, records []Record, indices []int, results []error) error {
 	call, cancel := context.WithTimeout(ctx, loop.PassTimeout)
 	defer cancel()
-	at, err := view.ServerTimeOf(call, im.c, im.keys(0).Seen)
+	now, err := view.ServerTimeOf(call, im.c, im.keys(0).Seen)
 	if err != nil {
 		return fmt.Errorf("import into %s: %w", im.queue, err)
 	}
-	l := &lookup{im: im, results: results, scheduled: scores{}, remembered: scores{}}
+	l := &lookup{im: im, results: results, scheduled: membersByPartition{}, remembered: membersByPartition{}}
 	streams := map[string]view.StreamInfo{}
 	for _, i := range indices {
 		r := records[i]
 		if r.Kind == RecordReady && r.Member == nil {
-			err = l.ready(call, i, r, streams)
+			err = l.askReady(call, i, r, streams)
 		}
 		if err != nil {
 			return err
@@ -42,117 +46,125 @@ func (im *Import) findElsewhere(ctx context.Context, records []Record, indices [
 		target := im.partition(r)
 		for _, partition := range im.candidates(r) {
 			if r.Kind == RecordDead {
-				if partition != target { // the script looks there
-					l.letter(partition, i, r)
+				if partition != target { // the script itself looks in the target
+					l.askLetter(partition, i, r)
 				}
 				continue
 			}
-			now, _ := im.member(r)
-			before, _ := r.member() // the name in an import of an earlier release
-			for _, member := range slices.Compact([]string{now, before}) {
-				if partition == target && member == now {
-					continue // the script looks there
+			targetMember, _ := im.member(r)
+			oldMember, _ := r.member() // the member that an import of an earlier release wrote
+			for _, member := range slices.Compact([]string{targetMember, oldMember}) {
+				if partition == target && member == targetMember {
+					continue // the script itself looks for this member
 				}
 				l.scheduled.add(partition, member, i)
 				l.remembered.add(partition, member, i)
 			}
 		}
 	}
-	for partition, of := range l.scheduled {
-		l.scores(im.keys(partition).Due, of, 0)
+	for partition, wanted := range l.scheduled {
+		l.askMembers(im.keys(partition).Due, wanted, anyScore)
 	}
-	for partition, of := range l.remembered {
-		l.scores(im.keys(partition).Seen, of, float64(at.UnixMilli()))
+	for partition, wanted := range l.remembered {
+		l.askMembers(im.keys(partition).Seen, wanted, float64(now.UnixMilli()))
 	}
 	return l.run(call)
 }
 
-// scores are the members to look for in the sorted sets, by partition, with the records that they stand for.
-type scores map[int]*membersOf
+// membersByPartition holds the members to look for in a sorted set of each partition.
+type membersByPartition map[int]*wantedMembers
 
-type membersOf struct {
+// wantedMembers are members to look for, each with the index of its record.
+type wantedMembers struct {
 	members []string
 	indices []int
 }
 
-func (s scores) add(partition int, member string, i int) {
-	of := s[partition]
-	if of == nil {
-		of = &membersOf{}
-		s[partition] = of
+func (m membersByPartition) add(partition int, member string, index int) {
+	wanted := m[partition]
+	if wanted == nil {
+		wanted = &wantedMembers{}
+		m[partition] = wanted
 	}
-	of.members, of.indices = append(of.members, member), append(of.indices, i)
+	wanted.members, wanted.indices = append(wanted.members, member), append(wanted.indices, index)
 }
 
-// lookup gathers the commands for all partitions, sent in one round trip.
+// lookup collects commands for all partitions, and sends them in one round trip.
 type lookup struct {
 	im                    *Import
 	results               []error
-	scheduled, remembered scores
+	scheduled, remembered membersByPartition
 	commands              rueidis.Commands
-	read                  []func(rueidis.RedisResult) error
+	readReply             []func(rueidis.RedisResult) error // for each command
 }
 
-func (l *lookup) ask(command rueidis.Completed, read func(rueidis.RedisResult) error) {
-	l.commands, l.read = append(l.commands, command), append(l.read, read)
+// ask adds a command, and the function that reads its reply.
+func (l *lookup) ask(command rueidis.Completed, readReply func(rueidis.RedisResult) error) {
+	l.commands, l.readReply = append(l.commands, command), append(l.readReply, readReply)
 }
 
+// run sends the commands and reads the replies.
 func (l *lookup) run(ctx context.Context) error {
 	if len(l.commands) == 0 {
 		return nil
 	}
 	for n, reply := range l.im.c.DoMulti(ctx, l.commands...) {
-		if err := l.read[n](reply); err != nil {
+		if err := l.readReply[n](reply); err != nil {
 			return fmt.Errorf("import into %s: %w", l.im.queue, lua.Classify("look for what is there", err))
 		}
 	}
 	return nil
 }
 
-// scores asks for the scores of members. A member is known if its score is above behind. For windows, whose scores are
-// their ends, behind is the server's time; with 0 any score counts.
-func (l *lookup) scores(key string, of *membersOf, behind float64) {
-	l.ask(l.im.c.B().Zmscore().Key(key).Member(of.members...).Build(), func(reply rueidis.RedisResult) error {
+// anyScore is the bound of askMembers with which a member with any score is known.
+const anyScore = 0
+
+// askMembers asks for the scores of members. The record of a member is known if the score is above the bound. For dedup
+// windows, whose score is their end, the bound is the server's time.
+func (l *lookup) askMembers(key string, wanted *wantedMembers, bound float64) {
+	l.ask(l.im.c.B().Zmscore().Key(key).Member(wanted.members...).Build(), func(reply rueidis.RedisResult) error {
 		list, err := reply.ToArray()
 		for n := range list {
-			score, none := list[n].AsFloat64()
-			if none == nil && (behind == 0 || score > behind) {
-				l.results[of.indices[n]] = ErrKnown
+			score, noScore := list[n].AsFloat64()
+			if noScore == nil && (bound == anyScore || score > bound) {
+				l.results[wanted.indices[n]] = ErrKnown
 			}
 		}
 		return err
 	})
 }
 
-// letter asks whether a partition holds, or remembers, a dead letter.
-func (l *lookup) letter(partition, i int, r Record) {
+// askLetter asks whether a partition holds, or remembers, the dead letter of a record.
+func (l *lookup) askLetter(partition, i int, r Record) {
 	l.remembered.add(partition, lua.Separator+"dead"+lua.Separator+l.im.letterName(r), i)
 	_, entry, err := deadletter.SplitLetter(r.Letter)
 	if err != nil {
-		return // no stream has it
+		return // no stream holds a letter with a malformed name
 	}
 	key, want := l.im.keys(partition).Dead, r.fields()
 	l.ask(l.im.c.B().Xrange().Key(key).Start(entry).End(entry).Build(), func(reply rueidis.RedisResult) error {
 		found, err := reply.AsXRangeSlices()
-		if len(found) > 0 && sameFacts(found[0].FieldValues, want) {
+		if len(found) > 0 && sameFields(found[0].FieldValues, want) {
 			l.results[i] = ErrKnown
 		}
 		return err
 	})
 }
 
-// ready asks whether a stream holds the entry of a ready record that its group still has to get or to acknowledge.
-func (l *lookup) ready(ctx context.Context, i int, r Record, streams map[string]view.StreamInfo) error {
+// askReady asks, for each candidate partition, whether its stream holds the entry of a ready record. It asks only if
+// the group of the record was not given the entry, or holds it.
+func (l *lookup) askReady(ctx context.Context, i int, r Record, streams map[string]view.StreamInfo) error {
 	for _, partition := range l.im.candidates(r) {
 		k := l.im.keys(partition)
-		owed, err := l.im.owes(ctx, k, r, streams)
+		isUnsettled, err := l.im.isUnsettled(ctx, k, r, streams)
 		if err != nil {
 			return err
 		}
-		if !owed {
+		if !isUnsettled {
 			continue
 		}
-		l.ask(l.im.c.B().Xrange().Key(k.Stream).Start(r.Entry).End(r.Entry).Build(), func(reply rueidis.RedisResult) error {
+		entry := l.im.c.B().Xrange().Key(k.Stream).Start(r.Entry).End(r.Entry).Build()
+		l.ask(entry, func(reply rueidis.RedisResult) error {
 			found, err := reply.AsXRangeSlices()
 			if len(found) > 0 && sameMessage(found[0], r) {
 				l.results[i] = ErrKnown
@@ -163,9 +175,10 @@ func (l *lookup) ready(ctx context.Context, i int, r Record, streams map[string]
 	return nil
 }
 
-// candidates returns the partitions that may hold the message of a record. For a message before its first delivery
-// these are all, because its ID belongs to the queue whatever its key. Otherwise they are those of its key and of its
-// ID, by each count that the queue ever had; for a dead letter also the one in which the export found it.
+// candidates returns the partitions that may hold the message of a record. A message before its first delivery may be
+// in any partition, because its ID is unique in the queue, whatever its ordering key. Another message may be in the
+// partition of its key or of its ID, by each count that the queue ever had. A dead letter may also be in the partition
+// in which the export found it.
 func (im *Import) candidates(r Record) (all []int) {
 	id := r.messageID()
 	if r.Kind == RecordDead {
@@ -178,9 +191,10 @@ func (im *Import) candidates(r Record) (all []int) {
 		return all
 	}
 	all = append(im.counts.Candidates(r.place()), im.counts.Candidates(id)...)
-	if partition, _, err := deadletter.SplitLetter(r.Letter); r.Kind == RecordDead && err == nil &&
-		partition < im.counts.Latest() {
-		all = append(all, partition)
+	if r.Kind == RecordDead {
+		if partition, _, err := deadletter.SplitLetter(r.Letter); err == nil && partition < im.counts.Latest() {
+			all = append(all, partition)
+		}
 	}
 	if r.overlap() {
 		all = append(all, 0)
@@ -199,12 +213,15 @@ func (r Record) firstMember() (member string, is bool) {
 	return member, lua.ParseMember(member).Kind == lua.MemberFirst
 }
 
-// owes reports whether the stream of a partition would still give the record's entry to its group, or the group holds
-// it. An entry that was acknowledged since the export may be imported again. streams caches the streams that were read.
-func (im *Import) owes(ctx context.Context, k lua.Keys, r Record, streams map[string]view.StreamInfo) (bool, error) {
+// isUnsettled reports whether the group of a record was not given the record's entry in a partition, or holds the
+// entry. An entry that was acknowledged since the export may be imported again. streams caches the streams that were
+// read.
+func (im *Import) isUnsettled(
+	ctx context.Context, k lua.Keys, r Record, streams map[string]view.StreamInfo,
+) (bool, error) {
 	entry, err := view.ParseEntryID(r.Entry)
 	if err != nil {
-		return false, nil // no stream has it
+		return false, nil // no stream holds an entry with a malformed ID
 	}
 	info, read := streams[k.Stream]
 	if !read {
@@ -213,11 +230,16 @@ func (im *Import) owes(ctx context.Context, k lua.Keys, r Record, streams map[st
 		}
 		streams[k.Stream] = info
 	}
-	group, there := info.Group(r.For)
-	if r.For == "" || there && group.Last.Compare(entry) < 0 || info.Length == 0 {
-		return info.Length > 0, nil
+	if info.Length == 0 {
+		return false, nil
 	}
-	pending, err := view.ReadPending(ctx, im.c, k.Stream, r.For, view.PendingRange{From: r.Entry, To: r.Entry, Count: 1})
+	group, exists := info.Group(r.For)
+	wasNotGiven := exists && group.Last.Compare(entry) < 0
+	if r.For == "" || wasNotGiven {
+		return true, nil
+	}
+	onlyEntry := view.PendingRange{From: r.Entry, To: r.Entry, Count: 1}
+	pending, err := view.ReadPending(ctx, im.c, k.Stream, r.For, onlyEntry)
 	if errors.Is(err, lua.ErrNoGroup) {
 		return false, nil
 	}
@@ -227,24 +249,24 @@ func (im *Import) owes(ctx context.Context, k lua.Keys, r Record, streams map[st
 	return len(pending) > 0, nil
 }
 
-// sameFacts reports whether two lists hold the same fields and values, in any order.
-func sameFacts(is, want []lua.FieldValue) bool {
-	times := map[lua.FieldValue]int{}
-	for _, f := range is {
-		times[f]++
+// sameFields reports whether two lists hold the same fields and values, in any order.
+func sameFields(a, b []lua.FieldValue) bool {
+	counts := map[lua.FieldValue]int{}
+	for _, f := range a {
+		counts[f]++
 	}
-	for _, f := range want {
-		if times[f]--; times[f] < 0 {
+	for _, f := range b {
+		if counts[f]--; counts[f] < 0 {
 			return false
 		}
 	}
-	return len(is) == len(want)
+	return len(a) == len(b)
 }
 
-// sameMessage reports whether a ready record was made of this entry.
-func sameMessage(found rueidis.XRangeSlice, want Record) bool {
-	is, ok := readyRecord(found.ID, found.FieldValues, want.For)
-	isMember, isMeta := is.member()
-	member, meta := want.member()
-	return ok && isMember == member && sameMeta(isMeta, meta) && string(is.Payload) == string(want.Payload)
+// sameMessage reports whether a ready record was made from this entry.
+func sameMessage(entry rueidis.XRangeSlice, r Record) bool {
+	entryRecord, ok := readyRecord(entry.ID, entry.FieldValues, r.For)
+	entryMember, entryMeta := entryRecord.member()
+	member, meta := r.member()
+	return ok && entryMember == member && sameMeta(entryMeta, meta) && string(entryRecord.Payload) == string(r.Payload)
 }

@@ -24,9 +24,9 @@ const (
 
 // Export reads the contents of a queue. Records iterates over them, and the queue may be in use meanwhile.
 type Export struct {
-	// LeftOut is the number of entries left out, once Records is through: their body is lost or malformed, so they
+	// LeftOut is the number of entries that Records has left out, because their body is lost or malformed, so that they
 	// could not be delivered again. It also counts recurrences that cannot be written elsewhere, because their name is
-	// not text.
+	// not text. It is complete when Records has ended.
 	LeftOut int
 
 	c             rueidis.Client
@@ -48,10 +48,11 @@ func (e *Export) Time(ctx context.Context) (time.Time, error) {
 	return now, nil
 }
 
-// Records yields the records, and at most one error, at the end: then records are missing. First come ready records,
-// one for each group that has not acknowledged an entry; then scheduled ones, by due time; both partition by partition;
-// then dead letters, oldest first; then recurrences. It reads in bounded steps of about 1 MiB each. A message that
-// moves meanwhile may appear twice or not at all. To export each exactly once, pause the queue and stop its workers.
+// Records yields the records. If an error occurs, it is the last value, and records are missing. First come the ready
+// records: one for each entry and each group that has not acknowledged the entry. Then come scheduled records by due
+// time. Each of these two kinds comes partition by partition. Then come dead letters, oldest first, and then
+// recurrences. It reads in bounded steps of about 1 MiB each. A message that changes its state during the export may
+// appear twice or not at all. To export each message exactly once, pause the queue and stop its workers.
 func (e *Export) Records(ctx context.Context) iter.Seq2[Record, error] {
 	return view.Sequence(func(give func(Record) error) error {
 		e.LeftOut = 0
@@ -67,13 +68,16 @@ func (e *Export) records(ctx context.Context, give func(Record) error) error {
 	if err != nil {
 		return err
 	}
-	recurring := &planned{}
+	plans := recurrencePlans{}
 	if slices.Contains(e.kinds, RecordRecurrence) {
-		if recurring, err = e.planned(ctx); err != nil {
+		if plans, err = e.readPlans(ctx); err != nil {
 			return err
 		}
 	}
-	seeing := func(r Record) error { recurring.see(r); return give(r) }
+	giveMessage := func(r Record) error {
+		plans.noteOccurrence(r)
+		return give(r)
+	}
 	for _, one := range []struct {
 		kind RecordKind
 		read func(context.Context, lua.Keys, func(Record) error) error
@@ -82,7 +86,7 @@ func (e *Export) records(ctx context.Context, give func(Record) error) error {
 			if !slices.Contains(e.kinds, one.kind) {
 				continue
 			}
-			if err := one.read(ctx, lua.NewKeys(e.prefix, name), seeing); err != nil {
+			if err := one.read(ctx, lua.NewKeys(e.prefix, name), giveMessage); err != nil {
 				return err
 			}
 		}
@@ -97,8 +101,9 @@ func (e *Export) records(ctx context.Context, give func(Record) error) error {
 			}
 		}
 	}
-	if slices.Contains(e.kinds, RecordRecurrence) { // after their messages: the planner at the target then finds those
-		return e.recurrences(ctx, recurring, give)
+	// Recurrences come after their messages, so that the planner at the target finds these messages.
+	if slices.Contains(e.kinds, RecordRecurrence) {
+		return e.recurrences(ctx, plans, give)
 	}
 	return nil
 }
@@ -117,16 +122,16 @@ func (e *Export) scheduled(ctx context.Context, k lua.Keys, give func(Record) er
 			}
 		}
 		last = page[len(page)-1]
-		last.Payload, last.Meta = nil, ""
+		last.Payload, last.Meta = nil, "" // the next page only needs the score and the member, so free the rest
 	}
 }
 
-// ready yields the entries of one stream that each group has not been given, or holds. Without any group it yields all
-// entries.
+// ready yields, for each group of one stream, the entries that the group has not been given or still holds. If the
+// stream has no group, it yields all entries.
 //
-//  1. Read how far the group was given entries.
-//  2. Read the later entries from the stream, and the others from the pending list. An entry that is delivered
-//     meanwhile is in one of them.
+//  1. Read up to which entry the group was given entries.
+//  2. Read the later entries from the stream, and the others from the pending list. An entry that is delivered after
+//     the first read still comes from the stream, so it is not missed.
 func (e *Export) ready(ctx context.Context, k lua.Keys, give func(Record) error) error {
 	info, err := view.ReadStream(ctx, e.c, k.Stream)
 	if err != nil {
@@ -144,7 +149,7 @@ func (e *Export) ready(ctx context.Context, k lua.Keys, give func(Record) error)
 				return err
 			}
 		}
-		if g.Name == "" {
+		if g.Name == "" { // without a group no entry is pending
 			return nil
 		}
 		if err := e.held(ctx, k.Stream, g, give); err != nil {
@@ -154,10 +159,11 @@ func (e *Export) ready(ctx context.Context, k lua.Keys, give func(Record) error)
 	return nil
 }
 
-// owed yields an entry as a record for a group, unless it is for another group, or could not be delivered.
+// owed yields an entry as a record for a group, unless the entry is for another group or could not be delivered.
 func (e *Export) owed(found rueidis.XRangeSlice, group string, give func(Record) error) error {
 	for _, f := range found.FieldValues {
-		if f.Field == lua.FieldFor && f.Value != "" && f.Value != group && group != "" {
+		isForOther := f.Field == lua.FieldFor && f.Value != "" && f.Value != group
+		if isForOther && group != "" {
 			return nil
 		}
 	}
@@ -169,8 +175,8 @@ func (e *Export) owed(found rueidis.XRangeSlice, group string, give func(Record)
 	return give(r)
 }
 
-// held yields the pending entries of a group, up to its last delivered entry in info. It leaves out messages that were
-// cancelled while a consumer held them: nobody may get them again.
+// held yields the pending entries of a group, up to g.Last, the last entry that the group had been given. It leaves out
+// messages that were cancelled while a consumer held them: nobody may get them again.
 func (e *Export) held(ctx context.Context, key string, g view.GroupInfo, give func(Record) error) error {
 	size := view.NewPager()
 	for from := "-"; ; {

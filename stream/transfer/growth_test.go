@@ -11,8 +11,9 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// A queue grows while an import into it runs. The import used to go on with the former count: a message with a key went
-// into another partition than new messages of its key, and an ID of a new partition was taken a second time.
+// A queue may grow while an import into it runs. Regression: the import went on with the former count. A message with
+// an ordering key went into another partition than new messages of its key, and an ID of a new partition was taken a
+// second time.
 func TestAnImportFollowsAGrowthThatHappensMeanwhile(t *testing.T) {
 	t.Parallel()
 	r := queuetest.New(t, redistest.Shared(t))
@@ -28,20 +29,21 @@ func TestAnImportFollowsAGrowthThatHappensMeanwhile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	redistest.Want(t, "before", fmt.Sprint(im.Write(t.Context(), []Record{record("first", "")})), "[<nil>]")
+	redistest.Want(t, "results before the growth", fmt.Sprint(im.Write(t.Context(), []Record{record("first", "")})),
+		"[<nil>]")
 	counts := lua.Counts{1, 8}
 	queuetest.PublishCount(t, r.Client, r.Prefix, r.Queue, 8)
 	r.Part(3).Enqueue(lua.Item{ID: "there", When: lua.At(due)})
 	key := queuetest.IDOf(counts, 5)
 	results := im.Write(t.Context(), []Record{record("keyed", key), record("there", "")})
 	if results[0] != nil || !errors.Is(results[1], ErrKnown) {
-		t.Errorf("after it: %v", results)
+		t.Errorf("results after the growth: %v", results)
 	}
 	redistest.Want(t, "in the partition of the key", r.Number("ZCARD", r.Part(5).Keys.Due), int64(1))
 	redistest.Want(t, "in partition 0", r.Number("ZCARD", r.Keys.Due), int64(1))
 }
 
-// An import still knows the IDs that it remembered before the queue grew.
+// After a growth of the queue, an import must still know the IDs that it remembered before.
 func TestAnImportKnowsWhatItRememberedBeforeAGrowth(t *testing.T) {
 	t.Parallel()
 	r := queuetest.New(t, redistest.Shared(t))

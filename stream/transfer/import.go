@@ -15,31 +15,33 @@ import (
 	"github.com/duestream/duestream/internal/loop"
 	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
-	"github.com/duestream/duestream/scheduler/planner"
 	"github.com/duestream/duestream/stream"
 	"github.com/duestream/duestream/stream/deadletter"
 )
 
-// Import writes records into a queue, each with its own result, and each into the partition of its key, or of its ID if
-// it has none. It is not safe for concurrent use.
+// Import writes records into a queue, each with its own result. A record goes to the partition of its ordering key, or
+// of its ID if it has no key. It is not safe for concurrent use.
 type Import struct {
 	c                     rueidis.Client
 	prefix, queue, source string
 	window                time.Duration
 	counts                lua.Counts
-	groups                map[string]bool // existing or created ones
-	made                  []string
-	recurrences           map[string]bool   // their occurrences go to partition 0
-	levels                *lua.Levels       // of the live bridges; nil = not checked
-	entries               map[string]string // member that does not name its entry → that entry
+	groups                map[string]bool   // groups that exist or that the import created
+	made                  []string          // groups that the import created
+	recurrences           map[string]bool   // names of recurrences whose occurrences go to partition 0
+	levels                *lua.Levels       // protocol levels of the live bridges; nil: they are not checked
+	entries               map[string]string // by member that does not name its entry: the entry
 }
 
 // NewImport registers the queue, and returns an Import into it. source names the origin of the records: dead letters
 // with the same name are the same only if they come from one source. window is how long each message is remembered, so
-// that it is not taken a second time after it became ready. With zero, messages are only compared with scheduled ones,
-// and dead letters with existing ones. ErrInvalid is returned before Redis is touched.
-func NewImport(ctx context.Context, c rueidis.Client, prefix, queue, source string, window time.Duration) (*Import, error) {
-	if err := errors.Join(lua.CheckPrefix(prefix), lua.CheckQueue(queue), lua.CheckDelay("window", window)); err != nil {
+// that it is not imported a second time after it became ready. If window is zero, messages are only compared with
+// scheduled messages, and dead letters with existing dead letters. ErrInvalid is returned before Redis is touched.
+func NewImport(
+	ctx context.Context, c rueidis.Client, prefix, queue, source string, window time.Duration,
+) (*Import, error) {
+	err := errors.Join(lua.CheckPrefix(prefix), lua.CheckQueue(queue), lua.CheckDelay("window", window))
+	if err != nil {
 		return nil, err
 	}
 	counts, err := view.ReadCounts(ctx, c, prefix, queue)
@@ -55,8 +57,8 @@ func NewImport(ctx context.Context, c rueidis.Client, prefix, queue, source stri
 		levels: lua.NewLevels(c, prefix), groups: map[string]bool{}, entries: map[string]string{}}, nil
 }
 
-// AllowOldBridges accepts messages with a key, and recurrences, that a live bridge may not serve. Otherwise they are
-// refused with lua.ErrOldBridge.
+// AllowOldBridges accepts messages with an ordering key, and recurrences, although a live bridge may not serve them.
+// Without it they are refused with lua.ErrOldBridge.
 func (im *Import) AllowOldBridges() { im.levels = nil }
 
 // Groups creates missing groups, so that they get messages that become ready from now on.
@@ -70,8 +72,8 @@ func (im *Import) Groups(ctx context.Context, groups []string) error {
 }
 
 // Recurrences names recurrences whose scheduled occurrences go to partition 0. An occurrence is a scheduled message
-// with the ID of one, and without a key. In partition 0 it is found when its recurrence is changed or removed.
-// Otherwise it would go to the partition of its ID. See Export.Recurrences. Call it before Write.
+// with the ID of an occurrence, and without an ordering key. In partition 0 it is found when its recurrence is changed
+// or removed; otherwise it would go to the partition of its ID. See Export.Recurrences. Call Recurrences before Write.
 func (im *Import) Recurrences(names []string) {
 	im.recurrences = map[string]bool{}
 	for _, name := range names {
@@ -85,10 +87,10 @@ func (im *Import) GroupsMade() []string { return im.made }
 // ErrKnown: the record is in the queue already, or was taken within the window.
 var ErrKnown = errors.New("it is there already, or was taken before")
 
-// Write writes a batch of records, and returns for each nil, ErrKnown, ErrInvalid, or the error of its call. With the
-// last it may have been written, and is safe to write again. Messages keep their due time and attempt. A ready one is
-// scheduled for its group alone, which is created if it does not exist. If the queue grew since the last batch, Write
-// uses the new count. The batch should be about 1 MiB.
+// Write writes a batch of records, and returns for each record nil, ErrKnown, ErrInvalid, or the error of its call.
+// After the error of a call the record may have been written, and may be written again without harm. Messages keep
+// their due time and attempt. A ready message is scheduled for its group alone; the group is created if it does not
+// exist. If the queue grew since the last batch, Write uses the new partition count. The batch should be about 1 MiB.
 func (im *Import) Write(ctx context.Context, records []Record) []error {
 	results := make([]error, len(records))
 	if err := im.readCounts(ctx); err != nil {
@@ -97,8 +99,8 @@ func (im *Import) Write(ctx context.Context, records []Record) []error {
 		}
 		return results
 	}
-	messages, letters := map[int][]int{}, map[int][]int{} // partition → indices
-	var candidates []int
+	messages, letters := map[int][]int{}, map[int][]int{} // by partition: indices in records
+	var candidates []int                                  // indices in records
 	for i, r := range records {
 		if results[i] = r.Check(); results[i] != nil {
 			continue
@@ -109,7 +111,7 @@ func (im *Import) Write(ctx context.Context, records []Record) []error {
 			}
 		}
 		if r.Kind == RecordRecurrence {
-			continue // after the scheduled records
+			continue // recur writes it, after the scheduled records
 		}
 		if r.Kind == RecordDead {
 			candidates = append(candidates, i)
@@ -122,8 +124,8 @@ func (im *Import) Write(ctx context.Context, records []Record) []error {
 			results[i] = err
 		}
 	}
-	first := map[string]int{} // result of firstMember → index of its first record
-	var repeated []int        // later records of the same members for other partitions
+	first := map[string]int{} // by the result of firstMember: the index of the first record with it
+	var repeated []int        // indices of later records with the same member, for other partitions
 	for _, i := range candidates {
 		if results[i] != nil {
 			continue
@@ -133,8 +135,8 @@ func (im *Import) Write(ctx context.Context, records []Record) []error {
 			letters[partition] = append(letters[partition], i)
 			continue
 		}
-		if member, is := records[i].firstMember(); is {
-			if before, known := first[member]; known && im.partition(records[before]) != partition {
+		if member, isFirst := records[i].firstMember(); isFirst {
+			if earlier, known := first[member]; known && im.partition(records[earlier]) != partition {
 				repeated = append(repeated, i)
 				continue
 			}
@@ -153,25 +155,26 @@ func (im *Import) Write(ctx context.Context, records []Record) []error {
 	return results
 }
 
-// writeRepeated writes records whose IDs an earlier record of the batch has for another partition. It writes a record
-// only if the earlier one was refused; else the result is ErrKnown.
-func (im *Import) writeRepeated(ctx context.Context, records []Record, first map[string]int, repeated []int,
-	results []error) {
+// writeRepeated handles records with the same member as an earlier record of the batch that went to another partition.
+// It writes such a record only if the earlier record was refused; otherwise the result is ErrKnown.
+func (im *Import) writeRepeated(
+	ctx context.Context, records []Record, first map[string]int, repeated []int, results []error,
+) {
 	var rest []Record
-	var at []int // index in records
+	var indexes []int // for each record of rest, its index in records
 	for _, i := range repeated {
 		member, _ := records[i].firstMember()
 		if err := results[first[member]]; err == nil || errors.Is(err, ErrKnown) {
 			results[i] = ErrKnown
 			continue
 		}
-		rest, at = append(rest, records[i]), append(at, i)
+		rest, indexes = append(rest, records[i]), append(indexes, i)
 	}
 	if len(rest) == 0 {
 		return
 	}
 	for n, err := range im.Write(ctx, rest) {
-		results[at[n]] = err
+		results[indexes[n]] = err
 	}
 }
 
@@ -187,28 +190,35 @@ func (im *Import) readCounts(ctx context.Context) error {
 
 // recur restores recurrences. It replaces none.
 func (im *Import) recur(ctx context.Context, records []Record, results []error) {
-	p := planner.New(im.c, im.prefix, "", nil)
-	if im.levels == nil {
-		p = p.AllowOldBridges()
-	}
 	for i, r := range records {
 		if r.Kind != RecordRecurrence || results[i] != nil {
 			continue
 		}
-		call, cancel := context.WithTimeout(ctx, loop.PassTimeout)
-		done, err := p.Restore(call, im.queue, r.ID, string(r.Payload), r.Plan)
-		cancel()
-		if err != nil {
-			results[i] = fmt.Errorf("import into %s: %w", im.queue, err)
-		} else if !done {
-			results[i] = ErrKnown
-		}
+		results[i] = im.restoreRecurrence(ctx, r)
 	}
 }
 
-// partition returns the target partition of a record. A message with overlap skip goes to the partition of its
-// recurrence, where a bridge looks for it before it plans the next one. A scheduled occurrence goes there, too, because
-// changes of its recurrence take it back from there.
+// restoreRecurrence restores one recurrence, unless the queue has one of its name.
+func (im *Import) restoreRecurrence(ctx context.Context, r Record) error {
+	call, cancel := context.WithTimeout(ctx, loop.PassTimeout)
+	defer cancel()
+	done := false
+	err := im.levels.Allow(call, lua.LevelRecurrences, "recurrences")
+	if err == nil {
+		done, err = lua.RestoreRecurrence(call, im.c, im.keys(0), r.ID, string(r.Payload), r.Plan)
+	}
+	switch {
+	case err != nil:
+		return fmt.Errorf("import into %s: recurrence %s: %w", im.queue, r.ID, err)
+	case !done:
+		return ErrKnown
+	}
+	return nil
+}
+
+// partition returns the target partition of a record. A message with overlap skip goes to partition 0, the partition of
+// its recurrence, where a bridge looks for the message before it plans the next. A scheduled occurrence goes there,
+// too, because a change of its recurrence takes the occurrence back from there.
 func (im *Import) partition(r Record) int {
 	if r.overlap() {
 		return 0
@@ -241,12 +251,12 @@ func (im *Import) member(r Record) (member, meta string) {
 	if r.Kind != RecordReady || r.Member != nil || !r.overlap() {
 		return member, meta
 	}
-	named := lua.Member{Kind: lua.MemberImported, ID: r.ID, Group: r.For, Of: lua.OfOverlap}.String()
-	if entry, taken := im.entries[named]; taken && entry != r.Entry {
+	overlapMember := lua.Member{Kind: lua.MemberImported, ID: r.ID, Group: r.For, Of: lua.OfOverlap}.String()
+	if entry, taken := im.entries[overlapMember]; taken && entry != r.Entry {
 		return member, meta
 	}
-	im.entries[named] = r.Entry
-	return named, meta
+	im.entries[overlapMember] = r.Entry
+	return overlapMember, meta
 }
 
 // place returns the text that decides the partition: the key, or else the ID.
@@ -305,7 +315,9 @@ func (im *Import) schedule(ctx context.Context, partition int, records []Record,
 	for n, i := range indices {
 		r := records[i]
 		member, meta := im.member(r)
-		items[n] = lua.Item{ID: member, When: lua.At(time.UnixMilli(r.Due)), Payload: r.Payload, Meta: meta, Dedup: lua.Refuse}
+		items[n] = lua.Item{
+			ID: member, When: lua.At(time.UnixMilli(r.Due)), Payload: r.Payload, Meta: meta, Dedup: lua.Refuse,
+		}
 		if im.window > 0 {
 			items[n].Dedup = lua.Window(im.window)
 		}

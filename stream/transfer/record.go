@@ -16,7 +16,6 @@ import (
 
 	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
-	"github.com/duestream/duestream/scheduler/recurrence"
 	"github.com/duestream/duestream/stream/deadletter"
 )
 
@@ -41,17 +40,17 @@ type Record struct {
 	Payload     view.Payload      `json:"payload"` // a string, {"base64": "…"} when it is not UTF-8, null when it was lost
 	Headers     map[string]string `json:"headers,omitempty"`
 	Attempt     int               `json:"attempt,omitempty"` // absent = 1
-	For         string            `json:"for,omitempty"`     // scheduled, ready: the only group that gets it
-	Entry       string            `json:"entry,omitempty"`   // retry, ready or dead: the stream entry
+	For         string            `json:"for,omitempty"`     // scheduled, ready: the only group that gets the message
+	Entry       string            `json:"entry,omitempty"`   // retry, ready, dead: ID of the stream entry
 	MaxAttempts int               `json:"max_attempts,omitempty"`
 	Expires     int64             `json:"expires_ms,omitempty"`
 	Error       string            `json:"error,omitempty"`
 	Letter      string            `json:"letter,omitempty"` // dead: its name; scheduled: ID of the redriven dead letter
-	Group       string            `json:"group,omitempty"`  // only for dead, as the three below
+	Group       string            `json:"group,omitempty"`  // only for dead, like Reason and Dead
 	Reason      string            `json:"reason,omitempty"`
 	Dead        int64             `json:"dead_ms,omitempty"`
 	Extra       map[string]string `json:"extra,omitempty"` // unknown fields
-	Plan        string            `json:"plan,omitempty"`  // of a recurrence: "" = it starts anew
+	Plan        string            `json:"plan,omitempty"`  // recurrence: its plan; "" = planning starts anew
 
 	Member []byte   `json:"member_base64,omitempty"` // scheduled: the member of the schedule
 	Meta   []byte   `json:"meta_base64,omitempty"`   // scheduled: its meta
@@ -90,7 +89,7 @@ func (r Record) Check() error {
 			errs = append(errs, r.checkNames())
 		}
 	case RecordRecurrence:
-		errs = append(errs, recurrence.CheckName(r.ID))
+		errs = append(errs, lua.CheckRecurrence(r.ID))
 		errs = append(errs, r.checkPlan())
 	default:
 		errs = append(errs, lua.Invalid("kind", string(r.Kind), "must be scheduled, ready, dead or recurrence"))
@@ -116,27 +115,29 @@ func (r Record) checkMessage() error {
 	if r.MaxAttempts != 0 {
 		errs = append(errs, lua.CheckMaxAttempts(r.MaxAttempts))
 	}
-	const entry = "must be <milliseconds>-<sequence>"
-	for _, one := range []struct {
-		wrong              bool
-		field, value, must string
-	}{
-		{r.Entry != "" && !recordEntry.MatchString(r.Entry) || r.Entry == "" && r.Kind == RecordReady, "entry", r.Entry, entry},
-		{r.Letter != "" && (!recordEntry.MatchString(r.Letter) || r.Entry != ""), "letter", r.Letter,
-			entry + ", and without an entry"},
-		{r.Attempt != 0 && lua.CheckMaxAttempts(r.Attempt) != nil, "attempt", strconv.Itoa(r.Attempt),
-			fmt.Sprintf("must be between 1 and %d", lua.MaxAttemptsLimit)},
-		{r.Expires < 0, "expires_ms", strconv.FormatInt(r.Expires, 10), "must not be negative"},
-		{len(r.Error) > lua.MaxErrorBytes, "error", r.Error, fmt.Sprintf("must be at most %d bytes", lua.MaxErrorBytes)},
-	} {
-		if one.wrong {
-			errs = append(errs, lua.Invalid(one.field, one.value, "%s", one.must))
-		}
+	needsEntry := r.Kind == RecordReady
+	if (needsEntry || r.Entry != "") && !recordEntry.MatchString(r.Entry) {
+		errs = append(errs, lua.Invalid("entry", r.Entry, "must be <milliseconds>-<sequence>"))
+	}
+	if r.Letter != "" && (!recordEntry.MatchString(r.Letter) || r.Entry != "") {
+		errs = append(errs, lua.Invalid("letter", r.Letter,
+			"must be <milliseconds>-<sequence>, and without an entry"))
+	}
+	if r.Attempt != 0 && lua.CheckMaxAttempts(r.Attempt) != nil {
+		errs = append(errs, lua.Invalid("attempt", strconv.Itoa(r.Attempt),
+			"must be between 1 and %d", lua.MaxAttemptsLimit))
+	}
+	if r.Expires < 0 {
+		errs = append(errs, lua.Invalid("expires_ms", strconv.FormatInt(r.Expires, 10), "must not be negative"))
+	}
+	if len(r.Error) > lua.MaxErrorBytes {
+		errs = append(errs, lua.Invalid("error", r.Error, "must be at most %d bytes", lua.MaxErrorBytes))
 	}
 	return errors.Join(errs...)
 }
 
-// Names of the fields for which a record has a field of its own: in a message, and in a dead letter.
+// messageFields and letterFields are the fields of a message and of a dead letter for which a Record has a field of its
+// own. Other fields are in Headers and Extra.
 var (
 	messageFields = []string{lua.FieldID, lua.FieldPayload, lua.FieldAttempt, lua.FieldDue, lua.FieldMaxAttempts,
 		lua.FieldExpires, lua.FieldFor, lua.FieldError}
@@ -144,7 +145,8 @@ var (
 		lua.FieldExpires, lua.FieldDead, lua.FieldGroup, lua.FieldReason, lua.FieldEntry, lua.FieldError}
 )
 
-// checkNames refuses extra fields for which the record has a field of its own, and more of them than an entry takes.
+// checkNames refuses extra fields for which the record has a field of its own, and more extra fields than an entry
+// takes.
 func (r Record) checkNames() error {
 	bytes, named := 0, messageFields
 	if r.Kind == RecordDead {
@@ -162,7 +164,7 @@ func (r Record) checkNames() error {
 	return nil
 }
 
-// list returns the record's values of the named fields, then headers and extra fields, sorted by name.
+// list returns the record's values of the named fields, then its headers and its extra fields, each sorted by name.
 func (r Record) list(named []string) (all []lua.FieldValue) {
 	add := func(name, value string) { all = append(all, lua.FieldValue{Field: name, Value: value}) }
 	values := map[string]string{lua.FieldID: r.ID, lua.FieldPayload: string(r.Payload), lua.FieldFor: r.For,
@@ -240,7 +242,7 @@ func (r Record) messageID() string {
 func scheduledRecord(found lua.Exported) Record {
 	r := Record{Kind: RecordScheduled, Due: dueOf(found.Score), Payload: found.Payload}
 	e, ok := lua.DecodeMeta(found.Member, found.Meta)
-	raw := r
+	raw := r // the record to return if the named fields could not restore the member and its meta exactly
 	raw.Member = []byte(found.Member)
 	if found.Meta != "" {
 		raw.Meta = []byte(found.Meta)
@@ -257,7 +259,7 @@ func scheduledRecord(found lua.Exported) Record {
 	case lua.MemberImported: // it was ready at its origin
 		r.Kind, r.Entry = RecordReady, name.Of
 	}
-	if e.ID == found.Member {
+	if e.ID == found.Member { // the meta has no ID, so DecodeMeta has set the member
 		e.ID = name.ID
 	}
 	r.fill(e)
@@ -287,6 +289,7 @@ func sameMeta(a, b string) bool {
 	return json.Unmarshal([]byte(a), &x) == nil && json.Unmarshal([]byte(b), &y) == nil && maps.Equal(x, y)
 }
 
+// fill sets the fields of a record that an entry has, too.
 func (r *Record) fill(e lua.Entry) {
 	r.ID, r.Headers, r.MaxAttempts, r.For, r.Error, r.Extra = e.ID, e.Headers, e.MaxAttempts, e.For, e.Error, e.Extra
 	r.Attempt = e.Attempt
@@ -309,7 +312,7 @@ func readyRecord(entryID string, fields []lua.FieldValue, group string) (r Recor
 	kept := make([]lua.FieldValue, len(fields))
 	for i, f := range fields {
 		kept[i] = f
-		if f.Field != lua.FieldPayload && !utf8.ValidString(f.Value) { // in the form of a retry
+		if f.Field != lua.FieldPayload && !utf8.ValidString(f.Value) { // a retry stores such a field in base64
 			kept[i] = lua.FieldValue{Field: "b64:" + f.Field, Value: base64.StdEncoding.EncodeToString([]byte(f.Value))}
 		}
 		if !utf8.ValidString(f.Field) {
@@ -320,11 +323,6 @@ func readyRecord(entryID string, fields []lua.FieldValue, group string) (r Recor
 	if e.Payload == nil {
 		e.Payload = []byte{}
 	}
-	for _, f := range kept { // a foreign entry may use these names; ParseEntry takes them for a letter's
-		if !slices.Contains(messageFields, f.Field) && slices.Contains(letterFields, f.Field) {
-			e.Extra = with(e.Extra, f.Field, f.Value)
-		}
-	}
 	r = Record{Kind: RecordReady, Payload: e.Payload, Entry: entryID}
 	r.Due = unixMilli(e.Due)
 	if e.Due.IsZero() {
@@ -334,7 +332,7 @@ func readyRecord(entryID string, fields []lua.FieldValue, group string) (r Recor
 	if group != "" {
 		r.For = group
 	}
-	for _, f := range kept { // such an entry is malformed for the group that gets it
+	for _, f := range kept { // an entry with a wrong number is malformed for the group that gets it
 		wrong := f.Field == lua.FieldAttempt && f.Value != strconv.Itoa(e.Attempt) ||
 			f.Field == lua.FieldMaxAttempts && (e.MaxAttempts == 0 || f.Value != strconv.Itoa(e.MaxAttempts)) ||
 			f.Field == lua.FieldExpires && f.Value != strconv.FormatInt(r.Expires, 10)
@@ -343,16 +341,6 @@ func readyRecord(entryID string, fields []lua.FieldValue, group string) (r Recor
 		}
 	}
 	return r, r.Check() == nil
-}
-
-// with returns a copy of the fields with one more.
-func with(fields map[string]string, name, value string) map[string]string {
-	all := maps.Clone(fields)
-	if all == nil {
-		all = map[string]string{}
-	}
-	all[name] = value
-	return all
 }
 
 // fields returns the record in the form of a stream of dead letters.
@@ -368,9 +356,9 @@ func (r Record) fields() (all []lua.FieldValue) {
 
 // deadRecord converts a dead letter to a record.
 func deadRecord(partition int, entryID string, found []lua.FieldValue) Record {
-	e := lua.ParseEntry(entryID, found)
-	r := Record{Kind: RecordDead, Letter: deadletter.LetterName(partition, entryID), Payload: e.Payload}
-	raw := r
+	l := lua.ParseLetter(entryID, found)
+	r := Record{Kind: RecordDead, Letter: deadletter.LetterName(partition, entryID), Payload: l.Payload}
+	raw := r // the record to return if the named fields could not restore the letter exactly
 	for _, f := range found {
 		raw.Fields = append(raw.Fields, []byte(f.Field), []byte(f.Value))
 	}
@@ -381,17 +369,14 @@ func deadRecord(partition int, entryID string, found []lua.FieldValue) Record {
 			return raw
 		}
 	}
-	r.fill(e)
-	if _, says := have[lua.FieldID]; !says {
+	r.fill(l.Entry)
+	if _, given := have[lua.FieldID]; !given {
 		r.ID = ""
 	}
-	if _, says := have[lua.FieldAttempt]; says {
-		r.Attempt = e.Attempt
+	if _, given := have[lua.FieldAttempt]; given {
+		r.Attempt = l.Attempt
 	}
-	if f, says := have[lua.FieldFor]; says { // a foreign field: letters have no such field
-		r.For, r.Extra = "", with(r.Extra, lua.FieldFor, f)
-	}
-	r.Due, r.Dead, r.Group, r.Reason, r.Entry = unixMilli(e.Due), unixMilli(e.Dead), e.Group, e.Reason, e.Entry
+	r.Due, r.Dead, r.Group, r.Reason, r.Entry = unixMilli(l.Due), unixMilli(l.Dead), l.Group, l.Reason, l.FailedEntry
 	if r.Check() != nil || len(have) != len(found) || !maps.Equal(have, fieldMap(r.fields())) {
 		return raw
 	}

@@ -8,9 +8,9 @@ import (
 	"github.com/duestream/duestream/internal/view"
 )
 
-// MarshalJSON writes the payload as a string if it is UTF-8, and as {"base64": "…"} if it is not, or if that is much
-// shorter. Control characters take six bytes each in a string, and no line may be longer than that of the largest
-// payload. A lost payload is null.
+// MarshalJSON writes the payload as a string if it is UTF-8, and as {"base64": "…"} if it is not UTF-8 or if base64 is
+// much shorter. It may be much shorter because a control character takes six bytes in a string, and no line may be
+// longer than the line of the largest payload. A lost payload is null.
 func (r Record) MarshalJSON() ([]byte, error) {
 	type plain Record
 	line := struct {

@@ -8,37 +8,40 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/duestream/duestream/internal/loop"
 	"github.com/duestream/duestream/lua"
-	"github.com/duestream/duestream/scheduler/planner"
-	"github.com/duestream/duestream/scheduler/recurrence"
 )
 
-// planned holds the plans of a queue's recurrences. They are read before the schedule, and updated by occurrences found
-// there that were planned meanwhile. So an occurrence whose message is in the export is never planned again, and none
-// is left out.
-type planned struct {
-	planner *planner.Planner
-	queue   string
-	plans   map[string]lua.Plan
-}
+// recurrencePlans holds the plans of a queue's recurrences, by name. They are read before the schedule. If the schedule
+// then has an occurrence that was planned after that read, noteOccurrence adds it to its plan. So the target plans no
+// occurrence a second time whose message is in the export, and leaves none out.
+type recurrencePlans map[string]lua.Plan
 
-func (e *Export) planned(ctx context.Context) (*planned, error) {
-	p := &planned{planner.New(e.c, e.prefix, "", nil), e.queue, map[string]lua.Plan{}}
-	texts, err := p.planner.Plans(ctx, e.queue)
+func (e *Export) readPlans(ctx context.Context) (recurrencePlans, error) {
+	texts, err := e.planTexts(ctx)
+	p := recurrencePlans{}
 	for name, text := range texts {
 		if plan, ok := lua.ParsePlan(text); ok {
-			p.plans[name] = plan
+			p[name] = plan
 		}
 	}
 	return p, err
 }
 
+// planTexts returns the stored plans as text, by name. They are in partition 0.
+func (e *Export) planTexts(ctx context.Context) (map[string]string, error) {
+	call, cancel := context.WithTimeout(ctx, loop.PassTimeout)
+	defer cancel()
+	return lua.ReadPlans(call, e.c, lua.NewKeys(e.prefix, e.queue))
+}
+
+// recordPlan matches the text of a plan: version, times, spans, number of planned occurrences, newest messages.
 var recordPlan = regexp.MustCompile(`^\w+ \w+ [0-9,-]+ [0-9]+ ([0-9]+(-run)?(,[0-9]+(-run)?)*)?$`)
 
-// checkPlan refuses texts that are not a recurrence's plan.
+// checkPlan refuses a text that is not the plan of a recurrence. It accepts an empty text.
 func (r Record) checkPlan() error {
-	plan, ok := lua.ParsePlan(r.Plan)
-	if r.Plan == "" || ok && plan.String() == r.Plan && len(r.Plan) <= maxPlan && recordPlan.MatchString(r.Plan) {
+	_, ok := lua.ParsePlan(r.Plan)
+	if r.Plan == "" || ok && len(r.Plan) <= maxPlan && recordPlan.MatchString(r.Plan) {
 		return nil
 	}
 	return lua.Invalid("plan", r.Plan, "must be what is remembered of a recurrence, at most %d bytes", maxPlan)
@@ -47,13 +50,13 @@ func (r Record) checkPlan() error {
 // Recurrences returns the names of the queue's recurrences with a plan, sorted. Passed to Import.Recurrences, they let
 // the import recognise their occurrences. One round trip; it reads all plans.
 func (e *Export) Recurrences(ctx context.Context) ([]string, error) {
-	plans, err := planner.New(e.c, e.prefix, "", nil).Plans(ctx, e.queue)
+	plans, err := e.planTexts(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("export %s: %w", e.queue, err)
 	}
 	var names []string
 	for name := range plans {
-		if recurrence.CheckName(name) == nil {
+		if lua.CheckRecurrence(name) == nil {
 			names = append(names, name)
 		}
 	}
@@ -67,7 +70,7 @@ var occurrencePart = regexp.MustCompile(`^[0-9]+(` + lua.RunSuffix + `)?$`)
 // isOccurrence reports whether a record is a scheduled occurrence: without a key, before its first delivery, and with
 // the ID of an occurrence of a recurrence that the import knows.
 func (im *Import) isOccurrence(r Record) bool {
-	name, at, ok := cutLast(r.messageID())
+	name, at, ok := splitOccurrence(r.messageID())
 	if !ok || !im.recurrences[name] || r.Kind != RecordScheduled || r.key() != "" || !occurrencePart.MatchString(at) {
 		return false
 	}
@@ -75,10 +78,10 @@ func (im *Import) isOccurrence(r Record) bool {
 	return lua.ParseMember(member).Kind == lua.MemberFirst
 }
 
-// see notes a scheduled record that is an occurrence planned after its plan was read.
-func (p *planned) see(r Record) {
-	name, at, ok := cutLast(r.ID)
-	plan, known := p.plans[name]
+// noteOccurrence adds a scheduled record to its plan if it is an occurrence that was planned after the plan was read.
+func (p recurrencePlans) noteOccurrence(r Record) {
+	name, at, ok := splitOccurrence(r.ID)
+	plan, known := p[name]
 	if !ok || !known || r.Kind != RecordScheduled || r.Entry != "" || r.Letter != "" {
 		return
 	}
@@ -87,15 +90,13 @@ func (p *planned) see(r Record) {
 		return
 	}
 	plan.Recent = append(plan.Recent, at)
-	plan.Recent = plan.Recent[max(0, len(plan.Recent)-maxRecent):]
+	plan.Recent = plan.Recent[max(0, len(plan.Recent)-lua.MaxRecent):]
 	plan.Used++
-	p.plans[name] = plan
+	p[name] = plan
 }
 
-// maxRecent is how many occurrences a plan remembers.
-const maxRecent = 200
-
-func cutLast(id string) (name, at string, ok bool) {
+// splitOccurrence splits the ID of an occurrence at its last "@": into the name of the recurrence, and the time.
+func splitOccurrence(id string) (name, at string, ok bool) {
 	i := strings.LastIndexByte(id, '@')
 	if i < 0 {
 		return "", "", false
@@ -103,11 +104,12 @@ func cutLast(id string) (name, at string, ok bool) {
 	return id[:i], id[i+1:], true
 }
 
-// recurrences yields the recurrences, in no order. It leaves out those that could not be written elsewhere.
-func (e *Export) recurrences(ctx context.Context, p *planned, give func(Record) error) (err error) {
-	failed := p.planner.Specs(ctx, e.queue, func(name, text string) {
+// recurrences yields the recurrences, in no order. It leaves out recurrences that could not be written elsewhere.
+func (e *Export) recurrences(ctx context.Context, p recurrencePlans, give func(Record) error) (err error) {
+	k := lua.NewKeys(e.prefix, e.queue)
+	failed := lua.EachSpec(ctx, e.c, k, loop.CallTimeout, func(name, text string) {
 		r := Record{Kind: RecordRecurrence, ID: name, Payload: []byte(text)}
-		if plan, ok := p.plans[name]; ok {
+		if plan, ok := p[name]; ok {
 			r.Plan = plan.String()
 		}
 		switch {

@@ -7,47 +7,53 @@ import (
 
 	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/stream/sizes"
 )
 
-// Advise reports each defect that one reading shows in one line with the next step, without findings that are
-// consequences of it. It reports nothing for a queue in order.
+// Advise reports each defect that one reading shows in one line, with the next step. It leaves out findings that are
+// only consequences of another defect. It reports nothing for a queue in order.
 func TestAdviceNamesEachTroubleAndNothingElse(t *testing.T) {
 	t.Parallel()
 	alive := view.Heartbeat{Identity: lua.Identity{ID: "01K00000000000000000000000", Host: "h", PID: 1}, Age: time.Second}
 	dead := alive
 	dead.Age = time.Minute
-	young := alive
+	young := alive // a bridge that has just started
 	young.Identity = lua.NewIdentity("h", 1, "")
-	minute, hour := time.Minute, time.Hour
+	minute, hour := view.Millis(time.Minute), view.Millis(time.Hour)
+	held := func(d time.Duration) *sizes.PendingEntry {
+		return &sizes.PendingEntry{Consumer: "web-1", Held: view.Millis(d)}
+	}
+	ms := func(d time.Duration) *view.Millis { return (*view.Millis)(&d) }
 	sound := func() State {
 		return State{
 			Bridges: []view.Heartbeat{alive, dead},
 			Servers: []ServerState{{"s:1", view.Info{"redis_version": "8.0.0", "maxmemory_policy": "noeviction",
 				"uptime_in_seconds": "100000", "aof_enabled": "0", "maxmemory": "100", "used_memory": "10", "role": "master"}}},
-			Queues: []QueueState{{
-				Queue: "emails", Partitions: 1, Overdue: 5, Behind: 9 * time.Second, Stalled: 9 * time.Second, Entries: 9, Dead: 3,
-				NewestDead: &hour,
-				Groups: []GroupState{{Name: "g", Consumers: 2, Lag: 7, Waiting: minute, Unread: 50 * time.Second, Pending: 4,
-					OldestIdle: 100 * time.Second, Visibility: 30 * time.Second}},
+			Queues: []sizes.QueueSizes{{
+				Queue: "emails", Partitions: 1, Sizes: sizes.Sizes{Overdue: 5, Behind: *ms(9 * time.Second),
+					Stalled: *ms(9 * time.Second), Entries: 9, Dead: 3, NewestDead: &hour},
+				Groups: []sizes.GroupSizes{{Name: "g", Consumers: 2, Lag: 7, Waiting: &minute, Unread: ms(50 * time.Second),
+					Pending: 4, OldestIdle: ms(100 * time.Second), Visibility: 30 * time.Second}},
 			}},
 		}
 	}
-	queue := func(change func(*QueueState)) func(*State) { return func(s *State) { change(&s.Queues[0]) } }
-	group := func(change func(*GroupState)) func(*State) {
-		return queue(func(q *QueueState) { change(&q.Groups[0]) })
+	// queue and group turn a change of the only queue, or of its only group, into a change of the State.
+	queue := func(change func(*sizes.QueueSizes)) func(*State) { return func(s *State) { change(&s.Queues[0]) } }
+	group := func(change func(*sizes.GroupSizes)) func(*State) {
+		return queue(func(q *sizes.QueueSizes) { change(&q.Groups[0]) })
 	}
 	for _, c := range []struct {
 		what   string
-		change func(*State)
-		codes  string
-		says   string // of the first line
+		change func(*State) // of the sound state
+		codes  string       // of all findings, the worst first; "" = no finding
+		says   string       // part of the first finding's line
 	}{
 		{"in order", func(*State) {}, "", ""},
 		{"nothing known", func(s *State) { *s = State{NoBeats: true} }, "", ""},
 		{"no bridge ever", func(s *State) { s.Bridges = nil }, "D201",
 			"no bridge is alive: none ever ran under this prefix, or all were stopped. Next: duestream serve"},
 		{"bridges died, and all is late", func(s *State) {
-			s.Bridges, s.Queues[0].Stalled, s.Queues[0].Groups[0].OldestIdle = []view.Heartbeat{dead}, hour, hour
+			s.Bridges, s.Queues[0].Stalled, s.Queues[0].Groups[0].OldestIdle = []view.Heartbeat{dead}, hour, &hour
 		}, "D201", "no bridge is alive: the last heartbeats are too old, or too far ahead. Next: duestream serve"},
 		{"evicts", func(s *State) { s.Servers[0].Info["maxmemory_policy"] = "allkeys-lru" }, "D102",
 			"s:1: maxmemory-policy is allkeys-lru; 0 keys were evicted since its start. Next: redis-cli"},
@@ -56,46 +62,55 @@ func TestAdviceNamesEachTroubleAndNothingElse(t *testing.T) {
 			"95 of 100 bytes are used. Next: duestream stats"},
 		{"cannot persist", func(s *State) { s.Servers[0].Info["rdb_last_bgsave_status"] = "err" }, "D107",
 			"rdb_last_bgsave_status is err"},
-		{"overdue", queue(func(q *QueueState) { q.Behind, q.Stalled = minute, minute }), "D309",
+		{"overdue", queue(func(q *sizes.QueueSizes) { q.Behind, q.Stalled = minute, minute }), "D309",
 			"emails: 5 messages are overdue, the oldest by 1m0s. Next: is a bridge running"},
-		{"late, and being drained", queue(func(q *QueueState) { q.Behind, q.Stalled = hour, time.Second }), "", ""},
-		{"held and overdue", queue(func(q *QueueState) { q.Held, q.Behind, q.Stalled = true, minute, minute }), "D310",
-			"emails: 5 messages are overdue, the oldest by 1m0s, and held. Next: duestream queue set emails held=false"},
-		{"held", queue(func(q *QueueState) { q.Held, q.Behind = true, 0 }), "", ""},
-		{"many partitions", func(s *State) {
-			s.Queues[0].Stalled, s.Queues[0].Behind, s.Queues[0].Partitions = 15*time.Second, 15*time.Second, 1000
-		}, "", ""},
-		{"seconds", queue(func(q *QueueState) { q.InSeconds = 1 }), "D306",
-			"emails: 1 due time between 10^9 and 10^11. Next: mend the producer"},
-		{"no group", queue(func(q *QueueState) { q.Groups = nil }), "D401",
-			"emails: 9 entries, and no group. Next: run a worker (duestream work emails"},
-		{"groups that were not looked at", queue(func(q *QueueState) { q.Groups, q.MoreGroups = nil, 70 }), "", ""},
-		{"dead letters grow", queue(func(q *QueueState) { q.NewestDead = &minute }), "D524",
-			"emails: 3 dead letters, one came 1m0s ago. Next: duestream dead list emails"},
-		{"many dead letters", queue(func(q *QueueState) { q.Dead = 5000 }), "D521", "emails: 5000 dead letters. Next"},
-		{"many, and they grow", queue(func(q *QueueState) { q.Dead, q.NewestDead = 5000, &minute }), "D521",
-			"emails: 5000 dead letters, one came 1m0s ago. Next"},
-		{"nobody ever read", group(func(g *GroupState) { g.Consumers = 0 }), "D402",
-			"emails, group g: 7 entries wait, the oldest for 1m0s, and it has no consumers. Next: run a worker"},
-		{"nobody reads yet", group(func(g *GroupState) { g.Consumers, g.Waiting, g.Unread = 0, 59e9, 59e9 }), "", ""},
-		{"workers died", group(func(g *GroupState) { g.Waiting, g.Unread = hour, 61*time.Second }), "D403",
-			"emails, group g: 7 entries wait, the oldest for 1h0m0s; 2 consumers, and none has read for 1m1s. Next: are its workers alive"},
-		{"long handlers", group(func(g *GroupState) {
-			g.Waiting, g.Unread, g.Visibility = 9*minute, 9*minute, hour
+		{"late, and being drained", queue(func(q *sizes.QueueSizes) {
+			q.Behind, q.Stalled = hour, *ms(time.Second)
 		}), "", ""},
-		{"too few workers", group(func(g *GroupState) { g.Waiting, g.Unread = 2*hour, time.Second }), "D404",
-			"2h0m0s. Next: give the group more workers"},
-		{"not reclaimed", group(func(g *GroupState) { g.OldestIdle = 121 * time.Second }), "D407",
+		{"held and overdue", queue(func(q *sizes.QueueSizes) { q.Held, q.Behind, q.Stalled = true, minute, minute }), "D310",
+			"emails: 5 messages are overdue, the oldest by 1m0s, and held. Next: duestream queue set emails held=false"},
+		{"held", queue(func(q *sizes.QueueSizes) { q.Held, q.Behind = true, 0 }), "", ""},
+		{"many partitions", func(s *State) {
+			s.Queues[0].Stalled, s.Queues[0].Behind, s.Queues[0].Partitions = *ms(15 * time.Second), *ms(15 * time.Second), 1000
+		}, "", ""},
+		{"seconds", queue(func(q *sizes.QueueSizes) { q.LooksSeconds = 1 }), "D306",
+			"emails: 1 due time between 10^9 and 10^11. Next: mend the producer"},
+		{"no group", queue(func(q *sizes.QueueSizes) { q.Groups = nil }), "D401",
+			"emails: 9 entries, and no group. Next: run a worker (duestream work emails"},
+		{"groups that were not looked at", queue(func(q *sizes.QueueSizes) { q.Groups, q.MoreGroups = nil, 70 }), "", ""},
+		{"dead letters grow", queue(func(q *sizes.QueueSizes) { q.NewestDead = &minute }), "D524",
+			"emails: 3 dead letters, one came 1m0s ago. Next: duestream dead list emails"},
+		{"many dead letters", queue(func(q *sizes.QueueSizes) { q.Dead = 5000 }), "D521", "emails: 5000 dead letters. Next"},
+		{"many, and they grow", queue(func(q *sizes.QueueSizes) { q.Dead, q.NewestDead = 5000, &minute }), "D521",
+			"emails: 5000 dead letters, one came 1m0s ago. Next"},
+		{"nobody ever read", group(func(g *sizes.GroupSizes) { g.Consumers = 0 }), "D402",
+			"emails, group g: 7 entries wait, the oldest for 1m0s, and it has no consumers. Next: run a worker"},
+		{"nobody reads yet", group(func(g *sizes.GroupSizes) {
+			g.Consumers, g.Waiting, g.Unread = 0, ms(59e9), ms(59e9)
+		}), "", ""},
+		{"workers died", group(func(g *sizes.GroupSizes) { g.Waiting, g.Unread = &hour, ms(61*time.Second) }), "D403",
+			"emails, group g: 7 entries wait, the oldest for 1h0m0s; 2 consumers, and none has read for 1m1s. Next: are its workers alive"},
+		{"long handlers", group(func(g *sizes.GroupSizes) {
+			g.Waiting, g.Unread, g.Visibility = ms(9*time.Minute), ms(9*time.Minute), time.Hour
+		}), "", ""},
+		{"too few workers", group(func(g *sizes.GroupSizes) {
+			g.Waiting, g.Unread = ms(2*time.Hour), ms(time.Second)
+		}), "D404", "2h0m0s. Next: give the group more workers"},
+		{"not reclaimed", group(func(g *sizes.GroupSizes) { g.OldestIdle = ms(121 * time.Second) }), "D407",
 			"emails, group g: 4 entries are pending, the oldest without a sign of life for 2m1s. Next: is a bridge running"},
-		{"a handler hangs", group(func(g *GroupState) { g.OldestHeld, g.Holder = 121*time.Second, "web-1" }), "D413",
+		{"a handler hangs", group(func(g *sizes.GroupSizes) { g.HeldLongest = held(121 * time.Second) }), "D413",
 			"emails, group g: 1 entry is held for long, the oldest by web-1 for 2m1s; how long deliveries usually take is not known"},
-		{"a handler may take long", group(func(g *GroupState) { g.OldestHeld, g.Handler = 59*minute, hour }), "", ""},
-		{"a handler takes longer than usual", group(func(g *GroupState) {
-			g.OldestHeld, g.Holder, g.Usual = 61*time.Second, "web-1", new(200*time.Millisecond)
+		{"a handler may take long", group(func(g *sizes.GroupSizes) {
+			g.HeldLongest, g.HandlerTimeout = held(59*time.Minute), time.Hour
+		}), "", ""},
+		{"a handler takes longer than usual", group(func(g *sizes.GroupSizes) {
+			g.HeldLongest, g.Usual = held(61*time.Second), ms(200*time.Millisecond)
 		}), "D413", "web-1 for 1m1s; deliveries usually take 200ms. Next: duestream pending emails --group g"},
-		{"handlers take long", group(func(g *GroupState) { g.OldestHeld, g.Usual = 9*time.Minute, &minute }), "", ""},
-		{"reclaimed soon", func(s *State) { s.Bridges[0], s.Queues[0].Groups[0].OldestIdle = young, hour }, "", ""},
-		{"a name of a terminal's making", group(func(g *GroupState) { g.Name = "\x1b[31m" }), "D411",
+		{"handlers take long", group(func(g *sizes.GroupSizes) {
+			g.HeldLongest, g.Usual = held(9*time.Minute), &minute
+		}), "", ""},
+		{"reclaimed soon", func(s *State) { s.Bridges[0], s.Queues[0].Groups[0].OldestIdle = young, &hour }, "", ""},
+		{"a name of a terminal's making", group(func(g *sizes.GroupSizes) { g.Name = "\x1b[31m" }), "D411",
 			`emails, group "\x1b[31m": a group called "\x1b[31m". Next`},
 		{"the worst comes first", func(s *State) {
 			s.Queues[0].NewestDead, s.Bridges, s.Queues[0].Groups[0].Consumers = &minute, nil, 0

@@ -25,7 +25,7 @@ type Config struct {
 	Client rueidis.Client // not closed by Examine
 	Prefix string         // default "duestream"
 
-	Queues []string // only these; none = all that are registered or have keys
+	Queues []string // the queues to examine; none = all queues that are registered or have keys
 	Quick  bool     // read counts and samples instead of everything
 	// Release is the release of this program, to compare with that of the library of functions. With "" Examine can
 	// only tell whether the library differs.
@@ -147,14 +147,16 @@ type examination struct {
 	suspects []*suspect
 	registry map[string]lua.Counts
 	found    map[string]map[int]bool // queue → partitions that have keys
-	walked   bool                    // found was filled by a scan of all keys
-	calm     time.Time               // latest start of the server and of the oldest live bridge; zero = unknown
+	walked   bool                    // the map found was filled by a scan of all keys
 	now      time.Time               // the server's time when the examination of a partition began
+
+	// lastStart is the start of the server or the start of the oldest live bridge, whichever is later; zero = unknown.
+	lastStart time.Time
 }
 
-// Examine checks the server and the queues, waits, and checks suspected defects again. It writes nothing. ErrNoQueue:
-// a queue of the configuration does not exist. Its duration grows with the numbers of scheduled messages, pending
-// entries and dead letters, unless Quick is set.
+// Examine checks the server and the queues, waits, and checks suspected defects again. It writes nothing. ErrNoQueue: a
+// queue of the configuration does not exist. The duration of Examine grows with the numbers of scheduled messages,
+// pending entries and dead letters, unless Quick is set.
 func Examine(ctx context.Context, cfg Config) (Report, error) {
 	if err := cfg.Validate(); err != nil {
 		return Report{}, err
@@ -206,9 +208,11 @@ func (e *examination) leftOut(format string, args ...any) {
 // ErrNoQueue: a queue of the configuration is not registered and has no keys.
 var ErrNoQueue = scheduler.ErrNoQueue
 
+// examples is the greatest number of examples in a finding.
 const examples = 3
 
-// finding returns a finding of a check at a place, with the texts of the check.
+// finding returns a finding of a check at a place, with the texts of the check. key and group are "" if the finding is
+// not about a key or a group. count is the number of faulty items, and some are examples of them.
 func (e *examination) finding(c *Check, p place, key, group string, count int64, found string, some ...string) *Finding {
 	n := max(e.registry[p.queue].Latest(), p.partition+1)
 	fill := strings.NewReplacer("{queue}", cmp.Or(p.queue, "<queue>"), "{key}", "'"+key+"'", "{group}", shown(group), "{n}",
@@ -221,6 +225,11 @@ func (e *examination) finding(c *Check, p place, key, group string, count int64,
 		f.Examples = append(f.Examples, printable(one))
 	}
 	return f
+}
+
+// serverFinding returns a finding that belongs to no queue and no key.
+func (e *examination) serverFinding(c *Check, count int64, found string, some ...string) *Finding {
+	return e.finding(c, place{}, "", "", count, found, some...)
 }
 
 // counted returns a finding with a count of n; nil if n is 0.

@@ -21,8 +21,9 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-// patient is a queue in order, under a prefix of its own: registered, with a group and a consumer, and with a
-// scheduled message.
+// patient is a queue for the doctor to examine, under a prefix of its own. The queue is in order: it is registered, has
+// a group g with a consumer c, and holds a scheduled message. A bridge seems to be alive, because heart sends
+// heartbeats.
 type patient struct {
 	t      *testing.T
 	redis  *bridge.Redis
@@ -54,7 +55,7 @@ func newPatient(t *testing.T, server *redistest.Server) *patient {
 	return p
 }
 
-// heart sends heartbeats like a bridge, but does no other work, so planted defects stay.
+// heart starts to send heartbeats as a bridge does. No bridge runs that would mend the defects of a test.
 func (p *patient) heart() {
 	beat := func() {
 		_ = p.redis.Client.Do(context.Background(),
@@ -78,6 +79,7 @@ func (p *patient) heart() {
 	p.t.Cleanup(func() { <-done })
 }
 
+// stopHeart ends the heartbeats and removes the last one, so that no bridge seems to be alive.
 func (p *patient) stopHeart() {
 	close(p.alive)
 	redistest.Eventually(p.t, 5*time.Second, func() (bool, string) { // a heartbeat may be in flight
@@ -85,7 +87,7 @@ func (p *patient) stopHeart() {
 	})
 }
 
-// queue makes a queue, or a partition, in order.
+// queue creates a queue, or a partition of one, that is in order. It does not register the queue.
 func (p *patient) queue(name string) lua.Keys {
 	k := lua.NewKeys(p.config.Prefix, name)
 	p.do("XGROUP", "CREATE", k.Stream, "g", "0", "MKSTREAM")
@@ -120,9 +122,10 @@ func (p *patient) now(d time.Duration) int64 {
 	return clock[0]*1000 + clock[1]/1000 + d.Milliseconds()
 }
 
+// in returns the score of a message that is due after d.
 func (p *patient) in(d time.Duration) string { return strconv.FormatInt(p.now(d), 10) }
 
-// entry adds an entry of the given age.
+// entry adds an entry of the given age to the stream, and returns its ID.
 func (p *patient) entry(k lua.Keys, age time.Duration) string {
 	id, err := p.do("XADD", k.Stream, p.in(-age)+"-0", "id", "old", "payload", "x", "attempt", "1").ToString()
 	if err != nil {
@@ -131,6 +134,7 @@ func (p *patient) entry(k lua.Keys, age time.Duration) string {
 	return id
 }
 
+// read delivers all new entries to a consumer of group g, which makes them pending.
 func (p *patient) read(k lua.Keys, consumer string) {
 	p.do("XREADGROUP", "GROUP", "g", consumer, "STREAMS", k.Stream, ">")
 }
@@ -144,6 +148,7 @@ func (p *patient) examine() doctor.Report {
 	return report
 }
 
+// codes returns the codes of a report's findings, sorted, each once.
 func codes(r doctor.Report) (list []string) {
 	for _, f := range r.Findings {
 		list = append(list, f.Code)
@@ -152,6 +157,7 @@ func codes(r doctor.Report) (list []string) {
 	return slices.Compact(list)
 }
 
+// retry returns the member of the schedule for a retry of message "id" in a group.
 func retry(group string) string { return "id" + lua.Separator + group + lua.Separator + "1-1" }
 
 // Each defect is found by its own check, and by no other. A repair mends what it says, and changes nothing else.
@@ -170,7 +176,8 @@ func TestDoctorNamesEachDefect(t *testing.T) {
 	})
 }
 
-// check examines, repairs, and examines again.
+// check examines the queue, which must have exactly the wanted codes. Then it repairs the findings, and examines the
+// queue again: exactly the findings that have no repair must be left.
 func (p *patient) check(want string) {
 	p.t.Helper()
 	report := p.examine()
@@ -178,6 +185,8 @@ func (p *patient) check(want string) {
 		p.t.Fatalf("found %q, want %q: %+v", got, want, report.Findings)
 	}
 	for _, f := range report.Findings {
+		// D201 (no bridge) counts nothing. A { in the advice may stand only in a key name, as in
+		// duestream:{emails}:due; any other { would be a placeholder that nobody has filled in.
 		if f.Found == "" || f.Why == "" || f.Do == "" || f.Count == 0 && f.Code != "D201" || strings.Contains(f.Do, "{") &&
 			!strings.Contains(f.Do, ":{") {
 			p.t.Errorf("%+v", f)
@@ -209,7 +218,8 @@ func (p *patient) check(want string) {
 	}
 }
 
-// Only a stepped clock gives a consumer a long idle time in a test. The doctor finds the stepped clock as well.
+// D403, a group whose consumers have not read for minutes, needs a consumer with a long idle time. A test gets one only
+// by stepping the server's clock, and the doctor reports that clock as well (D112).
 func TestDoctorNamesWhatTheClockShows(t *testing.T) {
 	t.Parallel()
 	server, clock := redistest.OwnClock(t, sound...)
@@ -294,7 +304,8 @@ func TestDoctorNamesSettingsOfTheServer(t *testing.T) {
 	})
 }
 
-// The doctor examines the queues of its configuration, and no others.
+// The doctor examines the queues of its configuration, and no others. A queue that does not exist is an error. A queue
+// that has only settings exists: its settings are examined, and the report says that there are no messages to examine.
 func TestDoctorLooksAtTheQueuesItIsGiven(t *testing.T) {
 	t.Parallel()
 	server := redistest.Own(t, sound...)
@@ -312,7 +323,6 @@ func TestDoctorLooksAtTheQueuesItIsGiven(t *testing.T) {
 	if _, err := doctor.Examine(t.Context(), p.config); !errors.Is(err, doctor.ErrNoQueue) {
 		t.Error(err)
 	}
-	// A queue with settings alone is examined, not refused as unknown.
 	p.do("HSET", lua.NewKeys(p.config.Prefix, "none").Policy, "visibility_ms", "20000")
 	if report := p.examine(); len(report.Findings) > 0 || report.Queues != 1 || report.Partitions != 0 ||
 		!strings.Contains(strings.Join(report.LeftOut, ""), "messages of none: it has settings, and nothing else") {
@@ -320,7 +330,7 @@ func TestDoctorLooksAtTheQueuesItIsGiven(t *testing.T) {
 	}
 	p.do("HSET", lua.NewKeys(p.config.Prefix, "none").Policy, "max_attempts", "many")
 	if got := codes(p.examine()); len(got) != 1 {
-		t.Errorf("found %v of settings that do not count", got)
+		t.Errorf("found %v in invalid settings, want one finding", got)
 	}
 	p.config.Queues, p.config.Prefix = []string{"{}"}, "{}"
 	if err := p.config.Validate(); !errors.Is(err, bridge.ErrInvalid) {
@@ -328,12 +338,12 @@ func TestDoctorLooksAtTheQueuesItIsGiven(t *testing.T) {
 	}
 }
 
-// Regression: after one ZADD by hand to partition 255 of an unregistered queue, the repair registered 256 partitions,
-// for ever. It must register as many partitions as a bridge would.
+// The repair must register as many partitions as a bridge would. Regression: after one ZADD by hand to partition 255 of
+// an unregistered queue, the repair registered 256 partitions, which stayed for ever.
 func TestDoctorRegistersNoPartitionThatSomebodyMadeUp(t *testing.T) {
 	t.Parallel()
 	p := newPatient(t, redistest.Own(t, sound...))
-	registered := func(name, want string) {
+	wantRegistered := func(name, want string) {
 		t.Helper()
 		if got, err := p.do("HGET", p.shared.Queues, name).ToString(); err != nil || got != want {
 			t.Errorf("%s is registered as %q, want %q: %v", name, got, want, err)
@@ -342,16 +352,17 @@ func TestDoctorRegistersNoPartitionThatSomebodyMadeUp(t *testing.T) {
 	p.queue("other")
 	p.do("ZADD", lua.NewKeys(p.config.Prefix, "other/255").Due, p.in(time.Hour), "stray")
 	p.check("D204 D206")
-	registered("other", "1")
+	wantRegistered("other", "1")
 	if n := p.number("ZCARD", lua.NewKeys(p.config.Prefix, "other").Due); n != 2 {
 		t.Errorf("%d messages in partition 0", n)
 	}
-	// A group that only partition 0 got later does not hide a partition that was in use.
+	// Partition 1 was in use, because it has a group and an entry. That partition 0 alone got a second group later must
+	// not make it look unused.
 	p.queue("lost")
 	p.entry(p.queue("lost/1"), 0)
 	p.do("XGROUP", "CREATE", lua.NewKeys(p.config.Prefix, "lost").Stream, "later", "0")
 	p.check("D204 D207")
-	registered("lost", "1,2")
+	wantRegistered("lost", "1,2")
 }
 
 // Regression: the repair let a queue grow that held messages with a key. New messages of the key went to another
@@ -388,11 +399,12 @@ func TestDoctorGrowsNoQueueWithKeys(t *testing.T) {
 	redistest.Want(t, "registered without keys", registered(), "1,4")
 }
 
-// A quick examination reports what it leaves out, and still counts.
+// A quick examination does not read every message. It reports what it leaves out, and still finds the defects that
+// Redis can count, such as a message that is never due.
 func TestDoctorSaysWhatAQuickLookLeavesOut(t *testing.T) {
 	t.Parallel()
 	p := newPatient(t, redistest.Own(t, sound...))
-	for i := range 3000 {
+	for i := range 3000 { // more than a quick examination reads
 		id := fmt.Sprint("m", i)
 		p.do("ZADD", p.keys.Due, p.in(time.Hour), id)
 		p.do("HSET", p.keys.Payload, id, "x")

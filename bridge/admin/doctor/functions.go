@@ -11,18 +11,21 @@ import (
 // none is missing.
 func (l *look) functions() {
 	for _, one := range judgeLibraries(lua.Libraries(l.ctx, l.c, l.Release), l.missing) {
-		l.add(l.finding(one.check, place{}, "", "", 1, one.found))
+		l.add(l.serverFinding(one.check, 1, one.found))
 	}
 	l.fail(l.ctx.Err())
 }
 
+// libraryFinding is a defect of the library on one server.
 type libraryFinding struct {
 	check *Check
 	found string
 }
 
+// judgeLibraries returns the defects of the libraries on all servers, one row for each server. It calls missing for
+// each server whose library could not be read.
 func judgeLibraries(rows []lua.Library, missing func(what string, err error)) (findings []libraryFinding) {
-	loaded := false
+	loaded := false // whether any server has a library of duestream
 	for _, l := range rows {
 		loaded = loaded || l.Err == nil && l.State != lua.LibraryAbsent && l.State != lua.LibraryForeign
 	}

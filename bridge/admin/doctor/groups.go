@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -14,8 +15,11 @@ import (
 const (
 	nobodyReads  = time.Minute // an entry that waits for so long should have been read
 	longWait     = time.Hour
-	reclaimSlack = 30 * time.Second // beyond three visibility timeouts; a bridge that starts waits for one of them
-	manyIdle     = 100              // so many are reported if the server does not tell waiting ones from dead ones
+	reclaimSlack = 30 * time.Second // see abandonedAfter
+
+	// manyIdle is the least number of idle consumers that is reported if the server cannot tell a consumer that waits
+	// from a dead one.
+	manyIdle = 100
 )
 
 // groups checks the entries of a partition, and its groups.
@@ -72,26 +76,28 @@ func (l *look) waiting(p place, name string, visibility time.Duration) {
 			return nil
 		}
 		consumers := l.readConsumers(p, name, func(c view.Consumer) bool { return c.Name != lua.ReclaimConsumer })
-		quietest := time.Duration(1<<63 - 1)
+		sinceLastRead := time.Duration(math.MaxInt64)
 		for _, c := range consumers {
-			quietest = min(quietest, c.Idle)
+			sinceLastRead = min(sinceLastRead, c.Idle)
 		}
-		c := waitingCheck(len(consumers), oldest, min(quietest, oldest), visibility)
-		if c == nil {
+		// Without a consumer, nobody has read for as long as the oldest entry waits.
+		check := waitingCheck(len(consumers), oldest, min(sinceLastRead, oldest), visibility)
+		if check == nil {
 			return nil
 		}
-		found, n := l.held(p, entries.Length, g)
+		found, n := l.countWaiting(p, entries.Length, g)
 		found = fmt.Sprintf("%s, the oldest for %s", found, oldest.Round(time.Second))
-		if c == notRead {
+		if check == notRead {
 			found += fmt.Sprintf("; %s, the last read was %s ago", plural(int64(len(consumers)), "consumer", "consumers"),
-				quietest.Round(time.Second))
+				sinceLastRead.Round(time.Second))
 		}
-		return l.finding(c, p, p.keys.Stream, name, n, found, next[0].ID)
+		return l.finding(check, p, p.keys.Stream, name, n, found, next[0].ID)
 	})
 }
 
-// held returns how many entries wait for a group, and a text with that number and about how many bytes they take.
-func (l *look) held(p place, length int64, g view.GroupInfo) (found string, n int64) {
+// countWaiting returns how many entries wait for a group, and a text with this number and with about how many bytes the
+// entries take.
+func (l *look) countWaiting(p place, length int64, g view.GroupInfo) (found string, n int64) {
 	n = min(g.Lag, length)
 	if g.Lag < 0 {
 		return fmt.Sprintf("some of %s wait", plural(length, "entry", "entries")), length
@@ -103,14 +109,15 @@ func (l *look) held(p place, length int64, g view.GroupInfo) (found string, n in
 	return found, n
 }
 
-// readConsumers returns the consumers of a group for which meant returns true.
-func (l *look) readConsumers(p place, group string, meant func(view.Consumer) bool) []view.Consumer {
+// readConsumers returns the consumers of a group for which selects returns true.
+func (l *look) readConsumers(p place, group string, selects func(view.Consumer) bool) []view.Consumer {
 	var all []view.Consumer
 	l.read(view.ConsumersOf(l.c, p.keys.Stream, group, &all).OrNoGroup())
-	return slices.DeleteFunc(all, func(c view.Consumer) bool { return !meant(c) })
+	return slices.DeleteFunc(all, func(c view.Consumer) bool { return !selects(c) })
 }
 
-// consumers checks for entries held by the bridges' own consumer, and for idle consumers that hold nothing.
+// consumers checks for entries held by lua.ReclaimConsumer, the bridges' own consumer, and for idle consumers that hold
+// nothing.
 func (l *look) consumers(p place, group string) {
 	l.probeEachTwice(func(l *look) *Finding {
 		pending := int64(0)
@@ -120,18 +127,18 @@ func (l *look) consumers(p place, group string) {
 		return l.counted(stuckReclaim, p, p.keys.Stream, group, pending, "entry pending with "+lua.ReclaimConsumer,
 			"entries pending with "+lua.ReclaimConsumer)
 	}, func(l *look) *Finding {
-		told := false
+		idleIsKnown := false // true if the server reports the time since a consumer's last read: Redis 7.2 and later
 		var names []string
-		for _, c := range l.readConsumers(p, group, func(c view.Consumer) bool {
-			told = told || c.Tells
-			return c.Name != lua.ReclaimConsumer && c.Pending == 0 && c.Idle > l.Idle
-		}) {
-			names = append(names, c.Name)
+		for _, c := range l.readConsumers(p, group, func(view.Consumer) bool { return true }) {
+			idleIsKnown = idleIsKnown || c.Tells
+			if c.Name != lua.ReclaimConsumer && c.Pending == 0 && c.Idle > l.Idle {
+				names = append(names, c.Name)
+			}
 		}
-		if !told && len(names) < manyIdle {
+		if !idleIsKnown && len(names) < manyIdle {
 			return nil
 		}
-		return l.listed(idleConsumer, p, p.keys.Stream, group, names, "consumer that hold nothing",
+		return l.listed(idleConsumer, p, p.keys.Stream, group, names, "consumer that holds nothing",
 			"consumers that hold nothing").mendedBy(l.drop(p, group, names))
 	})
 }

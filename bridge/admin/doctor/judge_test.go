@@ -6,12 +6,13 @@ import (
 	"testing"
 )
 
-// INFO texts that are hard to get from a live server.
+// The checks of a server read INFO texts that are hard to get from a live server: old versions, full memory, failed
+// saves and broken replication. Each case changes or adds fields of the INFO of a sound server.
 func TestJudgeReadsInfo(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		info, settings map[string]string
-		want           string
+		want           string // codes of the findings
 	}{
 		{nil, nil, ""},
 		{map[string]string{"redis_version": "6.2.14"}, nil, "D101"},
@@ -42,7 +43,7 @@ func TestJudgeReadsInfo(t *testing.T) {
 		var got []string
 		judge(&Server{}, info, c.settings, func(c *Check, _ int64, found string, args ...any) {
 			got = append(got, c.Code)
-			if text := fmt.Sprintf(found, args...); strings.Contains(text, "%!") {
+			if text := fmt.Sprintf(found, args...); strings.Contains(text, "%!") { // a verb without its argument
 				t.Error(text)
 			}
 		})

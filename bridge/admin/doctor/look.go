@@ -23,7 +23,7 @@ type look struct {
 // probe checks one thing, and returns nil if it is in order.
 type probe func(*look) *Finding
 
-// fail sets the error of a look, unless it has one.
+// fail sets the error of a look, unless the look has failed before.
 func (l *look) fail(err error) {
 	if l.err == nil {
 		l.err = err
@@ -34,7 +34,7 @@ func (l *look) fail(err error) {
 type suspect struct {
 	probe    probe
 	patience time.Duration // how long the defect may take to go away by itself
-	first    time.Time     // when the probe first found it
+	first    time.Time     // when the first run of the probe began
 }
 
 // ask makes one call within callTimeout, unless the look has failed.
@@ -91,6 +91,7 @@ func (l *look) serverTime() time.Time {
 // A probe that meets a key of another type finds nothing, because types reports that.
 func (l *look) probeEachTwice(probes ...probe) { l.probeFor(l.Settle, probes...) }
 
+// probeFor is probeEachTwice for defects that may take as long as patience to go away by themselves.
 func (l *look) probeFor(patience time.Duration, probes ...probe) {
 	for _, p := range probes {
 		first := time.Now()
@@ -111,19 +112,19 @@ func (l *look) probeOnce(p probe) (found *Finding) {
 }
 
 // scoped runs a part of a look. An error of the given kinds ends only that part, any other error the whole look.
-func (l *look) scoped(at func(*look), kinds ...error) {
+func (l *look) scoped(part func(*look), kinds ...error) {
 	if l.err != nil {
 		return
 	}
 	inner := &look{l.examination, l.ctx, nil}
-	at(inner)
+	part(inner)
 	if !slices.ContainsFunc(kinds, func(kind error) bool { return errors.Is(inner.err, kind) }) {
 		l.err = inner.err
 	}
 }
 
-// recheck runs the probes of all suspects again, until each is in order or its patience has passed. Then it is
-// reported.
+// recheck runs the probes of all suspects again and again. It drops a suspect as soon as the probe finds nothing. It
+// reports the finding of a suspect whose patience has passed.
 func (l *look) recheck() {
 	for open := l.suspects; len(open) > 0; {
 		l.fail(l.wait(l.ctx, "looking again", l.Settle))

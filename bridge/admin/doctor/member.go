@@ -22,8 +22,8 @@ func isPlain(member string) bool {
 	return member != "" && !strings.ContainsFunc(member, func(r rune) bool { return r == 0x1f || r >= 0x80 })
 }
 
-// malformed returns what is wrong with a member of the schedule and its meta (nil = none), by the rules of the drain
-// script; "" = nothing.
+// malformed returns what is wrong with a member of the schedule and its meta by the rules of the drain script, or "" if
+// nothing is wrong. meta is nil if the member has no meta.
 func malformed(member string, meta *string) string {
 	id, fields := member, map[string]string{}
 	if meta != nil {
@@ -49,6 +49,7 @@ func malformed(member string, meta *string) string {
 	return ""
 }
 
+// parseMeta returns the fields of a meta, or what is wrong with the meta.
 func parseMeta(meta string) (fields map[string]string, wrong string) {
 	var raw map[string]any
 	switch {
@@ -74,13 +75,13 @@ func parseMeta(meta string) (fields map[string]string, wrong string) {
 		}
 		fields[name] = text
 	}
-	others := len(fields) + 4 // id, payload, attempt and due_ms are always there
+	inEntry := len(fields) + 4 // the entry always has id, payload, attempt and due_ms
 	for _, name := range []string{lua.FieldID, lua.FieldAttempt} {
 		if _, ok := fields[name]; ok {
-			others--
+			inEntry--
 		}
 	}
-	if others > fieldsMost {
+	if inEntry > fieldsMost {
 		return nil, "more than 1000 fields"
 	}
 	return fields, ""

@@ -9,7 +9,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// The doctor calls exactly those messages malformed that the drain script dead-letters.
+// The doctor and the drain script judge a message by two programs, one in Go and one in Lua. The doctor must call
+// exactly those messages malformed that the script dead-letters. The test tries each member with each meta.
 func TestMalformedIsWhatTheDrainBuries(t *testing.T) {
 	t.Parallel()
 	server := redistest.Own(t)
@@ -24,8 +25,9 @@ func TestMalformedIsWhatTheDrainBuries(t *testing.T) {
 		return "{" + strings.Join(fields, ",") + "}"
 	}
 	sep := lua.Separator
+	const noMeta = "-"
 	metas := []string{
-		"-", "", " ", "{}", " {} ", "{}x", "{", "[]", `["a"]`, "null", "1", `"a"`, "true", "\ufeff{}",
+		noMeta, "", " ", "{}", " {} ", "{}x", "{", "[]", `["a"]`, "null", "1", `"a"`, "true", "\ufeff{}",
 		`{"a":"b"}`, `{"a":1}`, `{"a":null}`, `{"a":true}`, `{"a":{}}`, `{"a":[]}`, `{"a":"b","a":1}`, `{"a":1,"a":"b"}`,
 		`{"a":"b",}`, `{a:"b"}`, `{'a':'b'}`,
 		"{\"a\":\"b\nc\"}", "{\"a\":\"b\tc\"}", "{\"a\":\"\x01\"}", `{"a":"\u0000"}`, `{"a":"\ud83d\ude00"}`,
@@ -45,8 +47,8 @@ func TestMalformedIsWhatTheDrainBuries(t *testing.T) {
 	}
 	for _, member := range []string{"plain", "", "ä", "\xff", "id" + sep + "g" + sep + "1-1", sep} {
 		for _, meta := range metas {
-			var own *string
-			if meta != "-" {
+			var own *string // nil = the message has no meta
+			if meta != noMeta {
 				own = &meta
 				c.Do(t.Context(), c.B().Hset().Key(k.Meta).FieldValue().FieldValue(member, meta).Build())
 			}

@@ -49,8 +49,8 @@ func (l *look) orphans(p place) {
 	})
 }
 
-// deleteOrphans returns a repair that deletes bodies without a member: those that the doctor has checked twice. count
-// is the number of all such bodies.
+// deleteOrphans returns a repair that deletes bodies without a member: the payloads and metas that the doctor has
+// checked twice. count is the number of all bodies without a member.
 func (e *examination) deleteOrphans(p place, count int64, payloads, metas []string) mend {
 	return func(ctx context.Context) (string, error) {
 		n, err := keeper.DeleteOrphans(ctx, e.c, p.keys, payloads, metas, e.OrphanAge, func(d time.Duration) error {
@@ -71,6 +71,7 @@ type orphansPage struct {
 	next    string // cursor
 }
 
+// scanOrphans makes one step of a scan through a hash.
 func (l *look) scanOrphans(p place, hash, cursor string) orphansPage {
 	return ask(l, func(ctx context.Context) (page orphansPage, err error) {
 		page.orphans, page.looked, page.next, err = lua.ScanOrphans(ctx, l.c, p.keys.Due, hash, cursor, scriptItems)
@@ -78,6 +79,7 @@ func (l *look) scanOrphans(p place, hash, cursor string) orphansPage {
 	})
 }
 
+// stillOrphans returns those of the fields that are still in the hash and have no member.
 func (l *look) stillOrphans(p place, hash string, fields []string) []string {
 	return ask(l, func(ctx context.Context) ([]string, error) {
 		return lua.StillOrphans(ctx, l.c, p.keys.Due, hash, fields)

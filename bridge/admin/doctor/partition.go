@@ -10,11 +10,11 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/duestream/duestream/internal/policy"
 	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
-	"github.com/duestream/duestream/stream"
-	"github.com/duestream/duestream/stream/inspect"
 	"github.com/duestream/duestream/stream/keeper"
+	"github.com/duestream/duestream/stream/sizes"
 )
 
 const (
@@ -34,18 +34,18 @@ func (l *look) partition(p place) {
 	for i, k := range kinds {
 		want[i] = k.want
 	}
-	for _, at := range []func(*look){
-		func(l *look) { l.types(p, keysOf(p.keys), want) },
+	for _, part := range []func(*look){
+		func(l *look) { l.types(p, p.keys.All(), want) },
 		func(l *look) { l.tokens(p) },
 		func(l *look) { l.ids(p, aheadOfTime, p.keys.Stream, p.keys.Dead, p.keys.Wake) },
-		func(l *look) { l.ids(p, deafHistory, p.keys.History) },
+		func(l *look) { l.ids(p, historyIDAhead, p.keys.History) },
 		func(l *look) { l.schedule(p) },
 		func(l *look) { l.bodies(p) },
 		func(l *look) { l.groups(p) },
 		func(l *look) { l.windows(p) },
 		func(l *look) { l.dead(p) },
 	} {
-		l.scoped(at, lua.ErrWrongType) // types reports that
+		l.scoped(part, lua.ErrWrongType) // l.types reports keys of a wrong type
 	}
 	if p.partition == 0 {
 		l.settingsOf(p, p.keys.Policy, false)
@@ -79,6 +79,7 @@ func (l *look) types(p place, keys, want []string) {
 	}
 }
 
+// expiry returns a finding if a key has an expiry.
 func (l *look) expiry(p place, key string) *Finding {
 	ttl := l.number(l.c.B().Pttl().Key(key).Build())
 	if ttl < 0 {
@@ -87,9 +88,8 @@ func (l *look) expiry(p place, key string) *Finding {
 	f := l.finding(expires, p, key, "", 1, fmt.Sprintf("%s is deleted in %s", key,
 		(time.Duration(ttl)*time.Millisecond).Round(time.Second)))
 	return f.mendedBy(func(ctx context.Context) (string, error) {
-		own := &look{l.examination, ctx, nil}
-		own.number(l.c.B().Persist().Key(key).Build())
-		return "removed the expiry of " + key, own.err
+		_, err := lua.Persist(ctx, l.c, key)
+		return "removed the expiry of " + key, err
 	})
 }
 
@@ -103,7 +103,7 @@ func (l *look) tokens(p place) {
 		if n > 1 {
 			return l.finding(manyTokens, p, p.keys.Wake, "", n, fmt.Sprintf("%d tokens in %s", n, p.keys.Wake)).mendedBy(mend)
 		}
-		if n == 1 || p.keys.Due == "" {
+		if n == 1 || p.keys.Due == "" { // the wake stream that all queues share has no schedule, and needs no token
 			return nil
 		}
 		return l.counted(noToken, p, p.keys.Wake, "", l.number(l.c.B().Zcard().Key(p.keys.Due).Build()),
@@ -113,14 +113,17 @@ func (l *look) tokens(p place) {
 
 // windows checks the ends of dedup windows.
 func (l *look) windows(p place) {
-	ended, far := ms(l.now.Add(-windowSlack-time.Duration(l.partitions())*time.Second)), ms(l.now.Add(farWindows))
+	// A bridge tidies its quiet partitions in turn, so the slack grows with the number of partitions.
+	slack := windowSlack + time.Duration(l.partitions())*keeper.DefaultTidyInterval
+	ended, far := ms(l.now.Add(-slack)), ms(l.now.Add(farWindows))
 	l.probeEachTwice(scores(endedWindow, p, p.keys.Seen, "-inf", "("+ended, "window", "ended long ago", l.trim(p)),
 		scores(farWindow, p, p.keys.Seen, far, "+inf", "window", "in more than ten years", nil))
 }
 
 func ms(t time.Time) string { return strconv.FormatInt(t.UnixMilli(), 10) }
 
-// scores returns a probe that finds members of a sorted set with scores in a range.
+// scores returns a probe that finds members of a sorted set with scores in a range. name is the noun for a member, and
+// found is the fault of such a member.
 func scores(c *Check, p place, key, from, to, name, found string, mend mend) probe {
 	return func(l *look) *Finding {
 		n, some := l.between(key, from, to)
@@ -152,28 +155,28 @@ func (e *examination) trim(p place) mend {
 func (l *look) settingsOf(p place, key string, defaults bool) {
 	probe := func(c *Check, wrong func(fields map[string]string) []string) probe {
 		return func(l *look) *Finding {
-			return l.listed(c, p, key, "", wrong(l.fields(key)), "field of "+key+" does not count",
-				"fields of "+key+" does not count")
+			return l.listed(c, p, key, "", wrong(l.fields(key)), "field of "+key+" without effect",
+				"fields of "+key+" without effect")
 		}
 	}
 	l.probeEachTwice(probe(badSetting, func(fields map[string]string) (list []string) {
-		bad, _ := stream.CheckSettings(fields, defaults)
+		bad, _ := policy.CheckSettings(fields, defaults)
 		for field, err := range bad {
 			list = append(list, field+": "+err.Error())
 		}
 		slices.Sort(list)
 		return list
 	}), probe(oddSetting, func(fields map[string]string) []string {
-		_, unknown := stream.CheckSettings(fields, defaults)
+		_, unknown := policy.CheckSettings(fields, defaults)
 		return unknown
 	}))
 }
 
 // policy returns the policy of a queue for a group.
-func (l *look) policy(queue, group string) stream.Policy {
-	return ask(l, func(ctx context.Context) (stream.Policy, error) {
-		policy, _, err := stream.ReadPolicy(ctx, l.c, l.Prefix, queue, group)
-		return policy, err
+func (l *look) policy(queue, group string) policy.Policy {
+	return ask(l, func(ctx context.Context) (policy.Policy, error) {
+		rules, _, err := policy.Read(ctx, l.c, l.Prefix, queue, group)
+		return rules, err
 	})
 }
 
@@ -204,7 +207,7 @@ func (l *look) dead(p place) {
 	var n int64
 	var first, recent []rueidis.XRangeSlice
 	l.read(view.Number(l.c.B().Xlen().Key(key).Build(), &n),
-		view.Entries(l.c.B().Xrange().Key(key).Start(ms(l.now.Add(-inspect.FreshLetter))).End("+").Count(1).Build(), &recent),
+		view.Entries(l.c.B().Xrange().Key(key).Start(ms(l.now.Add(-sizes.FreshLetter))).End("+").Count(1).Build(), &recent),
 		view.Entries(l.c.B().Xrange().Key(key).Start("-").End("+").Count(1).Build(), &first))
 	if n == 0 || l.err != nil {
 		return
@@ -213,7 +216,8 @@ func (l *look) dead(p place) {
 	switch {
 	case n >= deadMany:
 		l.add(l.finding(manyDead, p, key, "", n, letters))
-	case len(recent) > 0 && lua.ParseEntry(recent[0].ID, recent[0].FieldValues).Reason != "": // else it is no letter
+	// An entry without a reason is no dead letter: oddLetters reports it.
+	case len(recent) > 0 && lua.ParseLetter(recent[0].ID, recent[0].FieldValues).Reason != "":
 		l.add(l.finding(freshDead, p, key, "", n, recentLetter(letters, entryID(recent[0].ID).Age(l.now)), recent[0].ID))
 	}
 	if len(first) > 0 && entryID(first[0].ID).Age(l.now) > deadOld {
@@ -223,7 +227,7 @@ func (l *look) dead(p place) {
 	l.oddLetters(p, n)
 }
 
-// oddLetters checks for entries that are no dead letters.
+// oddLetters checks the n entries of the dead-letter stream for entries that are no dead letters.
 func (l *look) oddLetters(p place, n int64) {
 	key := p.keys.Dead
 	var odd []string
@@ -252,6 +256,7 @@ func (l *look) oddLetters(p place, n int64) {
 	}
 }
 
+// missing returns what an entry lacks to be a dead letter.
 func missing(fields map[string]string) string {
 	var list []string
 	for _, name := range []string{lua.FieldID, lua.FieldReason, lua.FieldDead} {

@@ -20,27 +20,27 @@ func (l *look) checkUncounted(p place) {
 		if counts.Latest() > p.partition {
 			return nil
 		}
-		var n [3]int64 // scheduled messages, entries, dead letters
-		l.read(view.Number(l.c.B().Zcard().Key(p.keys.Due).Build(), &n[0]),
-			view.Number(l.c.B().Xlen().Key(p.keys.Stream).Build(), &n[1]),
-			view.Number(l.c.B().Xlen().Key(p.keys.Dead).Build(), &n[2]))
-		all := n[0] + n[1] + n[2]
+		var scheduled, entries, letters int64
+		l.read(view.Number(l.c.B().Zcard().Key(p.keys.Due).Build(), &scheduled),
+			view.Number(l.c.B().Xlen().Key(p.keys.Stream).Build(), &entries),
+			view.Number(l.c.B().Xlen().Key(p.keys.Dead).Build(), &letters))
+		all := scheduled + entries + letters
 		if all == 0 {
 			return nil
 		}
-		mend := l.include(p)
-		if n[1]+n[2] == 0 {
-			mend = l.gather(p)
+		repair := l.include(p)
+		if entries+letters == 0 {
+			repair = l.gather(p)
 		}
 		return l.finding(uncountedPartition, p, p.keys.Due, "", all, fmt.Sprintf(
-			"partition %d holds %d scheduled, %s and %s; the registry knows of %s", p.partition, n[0],
-			plural(n[1], "entry", "entries"), plural(n[2], "dead letter", "dead letters"),
-			plural(int64(counts.Latest()), "partition", "partitions"))).mendedBy(mend)
+			"partition %d holds %d scheduled, %s and %s; the registry knows of %s", p.partition, scheduled,
+			plural(entries, "entry", "entries"), plural(letters, "dead letter", "dead letters"),
+			plural(int64(counts.Latest()), "partition", "partitions"))).mendedBy(repair)
 	})
 }
 
 // include returns a repair for an uncounted partition that holds entries or dead letters: the queue grows to include
-// it. Like other growths it is refused with ErrKeyed if the queue holds messages with a key.
+// it. Like every growth, the repair is refused with ErrKeyed if the queue holds messages with an ordering key.
 func (e *examination) include(p place) mend {
 	return func(ctx context.Context) (string, error) {
 		counts, err := stream.Partitions(ctx, e.c, e.Prefix, p.queue)
@@ -95,11 +95,11 @@ func (l *look) compare(queue string, partitions int) {
 				differ = append(differ, key)
 			}
 		}
-		first := ""
+		firstKey := ""
 		if len(differ) > 0 {
-			first = differ[0]
+			firstKey = differ[0]
 		}
-		return l.listed(partitionPolicy, place{queue: queue}, first, "", differ,
+		return l.listed(partitionPolicy, place{queue: queue}, firstKey, "", differ,
 			"partition has other settings than partition 0", "partitions have other settings than partition 0").
 			mendedBy(l.grow(queue, partitions))
 	})

@@ -8,12 +8,12 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/duestream/duestream/internal/policy"
 	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
-	"github.com/duestream/duestream/stream"
 )
 
-// sweepCount is how many entries from the oldest pending one on are checked by unneeded.
+// sweepCount is how many entries unneeded checks, from the oldest pending entry on.
 const sweepCount = 20
 
 // pending checks all pending entries of a group.
@@ -34,8 +34,8 @@ func (l *look) pending(p place, g view.GroupInfo, visibility time.Duration) {
 				abandoned.add(one.ID.String())
 			}
 		}
-		// Age alone is no defect, because the entry may have been delivered late. So compare with the last entry that
-		// the group has read: this one is far older.
+		// Age alone is no defect, because the entry may have been delivered late. The defect is that the oldest pending
+		// entry is far older than the last entry that the group has read.
 		if from == "-" && len(list) > 0 && list[0].Idle <= tooLong &&
 			g.Last.Age(l.now)+max(longWait, tooLong) < list[0].ID.Age(l.now) {
 			oldest = &list[0]
@@ -52,11 +52,11 @@ func (l *look) pending(p place, g view.GroupInfo, visibility time.Duration) {
 	if l.err != nil {
 		return
 	}
-	// Bridges reclaim nothing for one visibility timeout after their own start or the server's.
-	if calm := l.now.Sub(l.calm); abandoned.count > 0 && calm < visibility+2*l.Settle {
+	// For one visibility timeout after the start of a bridge or of the server, the bridge reclaims nothing.
+	if uptime := l.now.Sub(l.lastStart); abandoned.count > 0 && uptime < visibility+2*l.Settle {
 		l.leftOut("%s, group %s: %s without a sign of life, but the server or the bridges run for %s only, "+
 			"and wait for %s before they take such back",
-			p.keys.Stream, shown(g.Name), plural(abandoned.count, "entry", "entries"), calm.Round(time.Second), visibility)
+			p.keys.Stream, shown(g.Name), plural(abandoned.count, "entry", "entries"), uptime.Round(time.Second), visibility)
 	} else {
 		l.abandoned(p, g.Name, &abandoned, tooLong)
 	}
@@ -70,8 +70,8 @@ func (l *look) pending(p place, g view.GroupInfo, visibility time.Duration) {
 const heldLook = 100
 
 // hung checks for entries whose consumers extend them for too long.
-func (l *look) hung(p place, group string, policy stream.Policy) {
-	visibility := policy.VisibilityTimeout
+func (l *look) hung(p place, group string, rules policy.Policy) {
+	visibility := rules.VisibilityTimeout
 	l.probeEachTwice(func(l *look) *Finding {
 		now, text := l.serverTime(), l.text(l.c.B().Hget().Key(p.keys.Calm).Field(lua.HeldField(group)).Build())
 		l.denied("since when deliveries are held")
@@ -80,7 +80,7 @@ func (l *look) hung(p place, group string, policy stream.Policy) {
 		if notes.Usual >= 0 {
 			usual = &notes.Usual
 		}
-		tooLong, longest := heldTooLong(visibility, policy.HandlerTimeout, usual), time.Duration(0)
+		tooLong, longest := heldTooLong(visibility, rules.HandlerTimeout, usual), time.Duration(0)
 		var ids []string
 		holder := ""
 		for _, one := range l.pendingFrom(p, group, "-", heldLook) {
@@ -119,7 +119,8 @@ func (l *look) oldPending(p place, group string, id view.EntryID, tooLong time.D
 func (l *look) abandoned(p place, group string, d *defects, tooLong time.Duration) {
 	still := func(l *look, ids []string) (left, texts []string) {
 		for i, id := range ids {
-			if i >= 2*examples && len(left) > 0 { // enough: bridges reclaim the oldest entries first
+			// Bridges reclaim the oldest entries first. So if an old entry is still there, the newer ones are, too.
+			if i >= 2*examples && len(left) > 0 {
 				return append(left, ids[i:]...), texts
 			}
 			list := l.pendingFrom(p, group, id, 1)
@@ -144,13 +145,14 @@ func (l *look) bodiless(p place, group string, d *defects) {
 		})
 }
 
+// lostEntries returns those of the pending entries that are not in the stream.
 func (l *look) lostEntries(p place, group string, ids []string) []string {
 	return ask(l, func(ctx context.Context) ([]string, error) {
 		return lua.LostEntries(ctx, l.c, p.keys.Stream, group, ids)
 	})
 }
 
-// pendingFrom returns pending entries of a group, from an ID on.
+// pendingFrom returns at most count pending entries of a group, from an ID on.
 func (l *look) pendingFrom(p place, group, from string, count int) (list []view.Pending) {
 	l.read(view.PendingOf(l.c, p.keys.Stream, group, view.PendingRange{From: from, Count: count}, &list))
 	return list
@@ -170,9 +172,9 @@ func (l *look) unfreed(p place) {
 	})
 }
 
-// unneeded returns entries that every group has read and none holds: the first of the stream, and some after the oldest
-// pending one. It reads the groups and their pending lists before the entries. They only advance, so an entry that was
-// unneeded by then stays so.
+// unneeded returns entries that every group has read and no group holds: the first entry of the stream, and some
+// entries after the oldest pending one. It reads how far the groups have come before it reads the entries. Groups only
+// advance, so an entry that no group needed at that time is not needed later.
 func (l *look) unneeded(p place) (unneeded []string) {
 	groups := l.stream(p.keys.Stream).Groups
 	if len(groups) == 0 {
@@ -184,16 +186,16 @@ func (l *look) unneeded(p place) (unneeded []string) {
 		return nil
 	}
 	sweep := min(sweepCount, l.pageOf(p.keys.Stream, length))
-	var head, behind []rueidis.XRangeSlice
+	var head, later []rueidis.XRangeSlice
 	between := l.c.B().Xrange().Key(p.keys.Stream).Start(bound.String()).End(delivered.String()).Count(sweep).Build()
 	l.read(view.Entries(l.c.B().Xrange().Key(p.keys.Stream).Start("-").End("+").Count(1).Build(), &head),
-		view.Entries(between, &behind))
+		view.Entries(between, &later))
 	if len(head) > 0 && entryID(head[0].ID).Compare(bound) < 0 {
 		unneeded = append(unneeded, head[0].ID)
 	}
 	needed := map[string]bool{}
 	for _, g := range groups {
-		if len(behind) == 0 || g.Pending == 0 {
+		if len(later) == 0 || g.Pending == 0 {
 			continue
 		}
 		list := l.pendingFrom(p, g.Name, bound.String(), pageItems)
@@ -202,10 +204,10 @@ func (l *look) unneeded(p place) (unneeded []string) {
 		}
 		if len(list) == pageItems { // the group may hold further entries after these
 			last := list[len(list)-1].ID
-			behind = slices.DeleteFunc(behind, func(one rueidis.XRangeSlice) bool { return entryID(one.ID).Compare(last) > 0 })
+			later = slices.DeleteFunc(later, func(one rueidis.XRangeSlice) bool { return entryID(one.ID).Compare(last) > 0 })
 		}
 	}
-	for _, one := range behind {
+	for _, one := range later {
 		if !needed[one.ID] {
 			unneeded = append(unneeded, one.ID)
 		}
@@ -216,14 +218,14 @@ func (l *look) unneeded(p place) (unneeded []string) {
 // bounds returns the first entry that is pending or unread in any group, and the last entry that all groups read.
 func (l *look) bounds(p place, groups []view.GroupInfo) (bound, delivered view.EntryID) {
 	for i, g := range groups {
-		own := g.Last.Next()
+		oldest := g.Last.Next() // oldest entry that is pending or unread in the group
 		if g.Pending > 0 {
-			if list := l.pendingFrom(p, g.Name, "-", 1); len(list) > 0 && list[0].ID.Compare(own) < 0 {
-				own = list[0].ID
+			if list := l.pendingFrom(p, g.Name, "-", 1); len(list) > 0 && list[0].ID.Compare(oldest) < 0 {
+				oldest = list[0].ID
 			}
 		}
-		if i == 0 || own.Compare(bound) < 0 {
-			bound = own
+		if i == 0 || oldest.Compare(bound) < 0 {
+			bound = oldest
 		}
 		if i == 0 || g.Last.Compare(delivered) < 0 {
 			delivered = g.Last

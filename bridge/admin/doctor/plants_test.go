@@ -10,17 +10,23 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
+// hashOfC stands for consumer c in the times since which entries are held: the first eight digits of the SHA-1 of "c".
+const hashOfC = "84a51684"
+
+// waitsForKey is added to the due time of a message that waits for its ordering key, in its score.
+const waitsForKey int64 = 4_000_000_000_000_000
+
 // largest is the largest possible entry ID.
 const largest = "18446744073709551615-18446744073709551615"
 
+// plant is a change of a sound queue, and the codes that the doctor must report after it.
 type plant struct {
-	codes string
+	codes string // sorted; "" = the doctor must report nothing, because the change is no defect
 	name  string
 	do    func(p *patient)
 }
 
-// defects are created one at a time, each in a sound queue of its own. Those without codes are sound states, for which
-// the doctor must report nothing.
+// defects are planted one at a time, each in a sound queue of its own.
 var defects = []plant{
 	{"", "nothing", func(*patient) {}},
 	{"", "a queue with partitions", func(p *patient) { p.queue(queue + "/1"); p.do("HSET", p.shared.Queues, queue, "1,2") }},
@@ -35,13 +41,11 @@ var defects = []plant{
 	{"D201", "no bridge", func(p *patient) { p.stopHeart() }},
 	{"D201", "a heartbeat ahead of the clock", func(p *patient) {
 		p.stopHeart()
-		p.do("ZADD", p.shared.Bridges, p.in(time.Hour),
-			heart+" web-1 7 v1")
+		p.do("ZADD", p.shared.Bridges, p.in(time.Hour), heart+" web-1 7 v1")
 	}},
 	{"D201", "a name that no bridge wrote", func(p *patient) {
 		p.stopHeart()
-		p.do("ZADD", p.shared.Bridges, p.in(0),
-			"\x1b[2J")
+		p.do("ZADD", p.shared.Bridges, p.in(0), "\x1b[2J") // an escape sequence that clears a terminal
 	}},
 	{"D210", "a bridge of another level", func(p *patient) {
 		p.do("ZADD", p.shared.Bridges, p.in(4*time.Second), heart)
@@ -54,8 +58,8 @@ var defects = []plant{
 	}},
 	{"D204", "unregistered", func(p *patient) { p.queue("other") }},
 	{"D204", "unregistered, with partitions", func(p *patient) { p.queue("other"); p.queue("other/1") }},
-	{"D205", "odd counts", func(p *patient) { p.do("HSET", p.shared.Queues, queue, "1,x") }},
-	{"D206", "partition beyond", func(p *patient) {
+	{"D205", "partition counts that cannot be read", func(p *patient) { p.do("HSET", p.shared.Queues, queue, "1,x") }},
+	{"D206", "partition beyond the registered counts", func(p *patient) {
 		k := lua.NewKeys(p.config.Prefix, queue+"/3")
 		p.do("ZADD", k.Due, p.in(time.Hour), "a")
 		p.do("XADD", k.Wake, "*", "due_ms", "1")
@@ -73,16 +77,15 @@ var defects = []plant{
 		p.do("SET", p.config.Prefix+":foo", "x")
 		p.do("SET", p.config.Prefix+":{emails}:foo", "x")
 	}},
-	{"D301", "wrong type", func(p *patient) { p.do("SET", p.keys.Seen, "x") }},
+	{"D301", "wrong type of the dedup windows", func(p *patient) { p.do("SET", p.keys.Seen, "x") }},
 	{"D301", "wrong type of the schedule", func(p *patient) {
 		p.do("DEL", p.keys.Payload, p.keys.Meta)
-		p.do("SET", p.keys.Due,
-			"x")
+		p.do("SET", p.keys.Due, "x")
 	}},
 	{"D301", "wrong type of the stream", func(p *patient) { p.do("SET", p.keys.Stream, "x") }},
 	{"D301", "wrong type of the access tokens", func(p *patient) { p.do("SET", p.shared.Tokens, "x") }},
 	{"D301", "wrong type of the defaults", func(p *patient) { p.do("SET", p.shared.Defaults, "x") }},
-	{"D302", "expiry", func(p *patient) { p.do("EXPIRE", p.keys.Payload, "1000") }},
+	{"D302", "expiry of the payloads", func(p *patient) { p.do("EXPIRE", p.keys.Payload, "1000") }},
 	{"D302", "expiry of the registry", func(p *patient) { p.do("EXPIRE", p.shared.Queues, "1000") }},
 	{"D303", "retry without meta", func(p *patient) { p.do("ZADD", p.keys.Due, p.in(time.Hour), retry("g")) }},
 	{"D304", "meta with a number", func(p *patient) { p.do("HSET", p.keys.Meta, "order", `{"max_attempts":5}`) }},
@@ -97,16 +100,16 @@ var defects = []plant{
 		}
 		p.do(args...)
 	}},
-	{"D306", "seconds", func(p *patient) { p.do("ZADD", p.keys.Due, fmt.Sprint(time.Now().Unix()), "a") }},
-	{"D307", "never due", func(p *patient) { p.do("ZADD", p.keys.Due, "1e15", "a", "inf", "b") }},
-	{"D308", "centuries ahead", func(p *patient) { p.do("ZADD", p.keys.Due, "20000000000000", "a") }},
+	{"D306", "due time in seconds", func(p *patient) { p.do("ZADD", p.keys.Due, fmt.Sprint(time.Now().Unix()), "a") }},
+	{"D307", "due times that never come", func(p *patient) { p.do("ZADD", p.keys.Due, "1e15", "a", "inf", "b") }},
+	{"D308", "due in centuries", func(p *patient) { p.do("ZADD", p.keys.Due, "20000000000000", "a") }},
 	{"D309", "overdue", func(p *patient) { p.do("ZADD", p.keys.Due, p.in(-time.Minute), "a") }},
 	{"D309", "due at minus infinity", func(p *patient) { p.do("ZADD", p.keys.Due, "-inf", "a") }},
-	{"D310", "held", func(p *patient) {
+	{"D310", "overdue in a held queue", func(p *patient) {
 		p.do("HSET", p.keys.Policy, "held", "1")
 		p.do("ZADD", p.keys.Due, p.in(-time.Minute), "a")
 	}},
-	{"D311", "retry for nobody", func(p *patient) {
+	{"D311", "retry for a group that does not exist", func(p *patient) {
 		p.do("HSET", p.keys.Meta, retry("gone"), `{"id":"id","for":"gone","attempt":"2"}`)
 		p.do("ZADD", p.keys.Due, p.in(time.Hour), retry("gone"))
 	}},
@@ -116,7 +119,7 @@ var defects = []plant{
 	{"", "a place in line that a message waits in", func(p *patient) {
 		p.do("ZADD", p.keys.Turns, "0", "k\x1fwait\x1f1795216995000\x1fa", "0", "k\x1fbusy\x1f5-0")
 		p.do("HSET", p.keys.Meta, "a", `{"key":"k"}`)
-		p.do("ZADD", p.keys.Due, "4001795216995000", "a")
+		p.do("ZADD", p.keys.Due, fmt.Sprint(waitsForKey+1_795_216_995_000), "a") // the time in the place above
 	}},
 	{"D314", "a recurrence that nobody plans", func(p *patient) {
 		spec := `{"every_ms":1000,"missed":"once","overlap":"allow"}`
@@ -128,15 +131,17 @@ var defects = []plant{
 		p.stopHeart()
 		p.do("ZADD", p.shared.Bridges, p.in(4*time.Second), heart)
 		p.do("HSET", p.keys.Meta, "keyed", `{"key":"k"}`)
-		p.do("ZADD", p.keys.Due, fmt.Sprint(4_000_000_000_000_000+p.now(0)), "keyed")
+		p.do("ZADD", p.keys.Due, fmt.Sprint(waitsForKey+p.now(0)), "keyed")
 	}},
-	{"D401", "no group", func(p *patient) { p.do("XGROUP", "DESTROY", p.keys.Stream, "g"); p.entry(p.keys, 0) }},
-	{"D402", "no consumer", func(p *patient) {
+	{"D401", "entry without a group",
+		func(p *patient) { p.do("XGROUP", "DESTROY", p.keys.Stream, "g"); p.entry(p.keys, 0) }},
+	{"D402", "group without a consumer", func(p *patient) {
 		p.do("XGROUP", "DELCONSUMER", p.keys.Stream, "g", "c")
 		p.entry(p.keys, 2*time.Minute)
 	}},
-	{"D404", "far behind", func(p *patient) { p.entry(p.keys, 2*time.Hour) }},
-	{"", "pending, and delivered late", func(p *patient) { p.entry(p.keys, 2*time.Hour); p.read(p.keys, "c") }},
+	{"D404", "entry that nobody read for two hours", func(p *patient) { p.entry(p.keys, 2*time.Hour) }},
+	{"", "entry that was read late and is pending",
+		func(p *patient) { p.entry(p.keys, 2*time.Hour); p.read(p.keys, "c") }},
 	{"D405", "old pending", func(p *patient) {
 		p.entry(p.keys, 2*time.Hour)
 		id := p.entry(p.keys, 0)
@@ -144,11 +149,10 @@ var defects = []plant{
 		p.do("XACK", p.keys.Stream, "g", id)
 		p.do("XDEL", p.keys.Stream, id)
 	}},
-	{"D406", "pending without entry", func(p *patient) {
+	{"D406", "pending entry whose stream entry was deleted", func(p *patient) {
 		id := p.entry(p.keys, 0)
 		p.read(p.keys, "c")
-		p.do("XDEL",
-			p.keys.Stream, id)
+		p.do("XDEL", p.keys.Stream, id)
 	}},
 	{"D407", "not reclaimed", func(p *patient) {
 		p.do("HSET", p.keys.Policy, "visibility_ms", "100")
@@ -163,17 +167,17 @@ var defects = []plant{
 	{"D413", "held for long, and extended", func(p *patient) {
 		id := p.entry(p.keys, 10*time.Minute)
 		p.read(p.keys, "c")
-		p.do("HSET", p.keys.Calm, lua.HeldField("g"), "- "+id+"="+p.in(-5*time.Minute)+"/84a51684") // the SHA-1 of c
+		p.do("HSET", p.keys.Calm, lua.HeldField("g"), "- "+id+"="+p.in(-5*time.Minute)+"/"+hashOfC)
 	}},
 	{"D413", "held for longer than usual", func(p *patient) {
 		id := p.entry(p.keys, 10*time.Minute)
 		p.read(p.keys, "c")
-		p.do("HSET", p.keys.Calm, lua.HeldField("g"), "200 "+id+"="+p.in(-80*time.Second)+"/84a51684")
+		p.do("HSET", p.keys.Calm, lua.HeldField("g"), "200 "+id+"="+p.in(-80*time.Second)+"/"+hashOfC)
 	}},
 	{"", "held for as long as usual", func(p *patient) {
 		id := p.entry(p.keys, 10*time.Minute)
 		p.read(p.keys, "c")
-		p.do("HSET", p.keys.Calm, lua.HeldField("g"), "60000 "+id+"="+p.in(-5*time.Minute)+"/84a51684")
+		p.do("HSET", p.keys.Calm, lua.HeldField("g"), "60000 "+id+"="+p.in(-5*time.Minute)+"/"+hashOfC)
 	}},
 	{"D412", "the largest ID in the stream", func(p *patient) {
 		p.do("XADD", p.keys.Stream, largest, "id", "a")
@@ -187,8 +191,8 @@ var defects = []plant{
 	{"D412", "the largest ID among the wake tokens of all queues",
 		func(p *patient) { p.do("XADD", p.shared.Wake, "MAXLEN", "1", largest, "a", "b") }},
 	{"D414", "the largest ID in the history", func(p *patient) { p.do("XADD", p.keys.History, largest, "t", "1") }},
-	{"D408", "held by the reclaimer", func(p *patient) { p.entry(p.keys, 0); p.read(p.keys, lua.ReclaimConsumer) }},
-	{"D409", "idle consumer", func(p *patient) {
+	{"D408", "pending for the reclaimer", func(p *patient) { p.entry(p.keys, 0); p.read(p.keys, lua.ReclaimConsumer) }},
+	{"D409", "a hundred idle consumers", func(p *patient) {
 		for i := range 100 {
 			p.do("XGROUP", "CREATECONSUMER", p.keys.Stream, "g", fmt.Sprint("gone-", i))
 		}
@@ -196,13 +200,12 @@ var defects = []plant{
 		since := time.Now()
 		redistest.Eventually(p.t, time.Second, func() (bool, string) { return time.Since(since) > 2*p.config.Idle, "" })
 	}},
-	{"D410", "not freed", func(p *patient) {
+	{"D410", "acknowledged entry that was not freed", func(p *patient) {
 		id := p.entry(p.keys, 0)
 		p.read(p.keys, "c")
-		p.do("XACK", p.keys.Stream, "g",
-			id)
+		p.do("XACK", p.keys.Stream, "g", id)
 	}},
-	{"D410", "not freed behind a pending entry", func(p *patient) {
+	{"D410", "acknowledged entry that was not freed, after a pending one", func(p *patient) {
 		p.entry(p.keys, time.Second)
 		id := p.entry(p.keys, 0)
 		p.read(p.keys, "c")
@@ -211,34 +214,41 @@ var defects = []plant{
 	{"D411", "a group without a name", func(p *patient) { p.do("XGROUP", "CREATE", p.keys.Stream, "", "$") }},
 	{"D411", "a group whose name is not UTF-8", func(p *patient) { p.do("XGROUP", "CREATE", p.keys.Stream, "\xff", "$") }},
 	{"D501", "settings out of their limits", func(p *patient) {
-		p.do("HSET", p.keys.Policy, "visibility_ms", "5",
-			"group:g:max_attempts", "many")
+		p.do("HSET", p.keys.Policy, "visibility_ms", "5", "group:g:max_attempts", "many")
 	}},
 	{"D501 D503", "longest retry below the shortest",
 		func(p *patient) { p.do("HSET", p.shared.Defaults, "retry_min_ms", "100", "retry_max_ms", "10") }},
 	{"D502", "misspelt setting",
 		func(p *patient) { p.do("HSET", p.keys.Policy, "visibilty_ms", "5000", "group:g:held", "1") }},
 	{"D502", "hold in the defaults of all queues", func(p *patient) { p.do("HSET", p.shared.Defaults, "held", "1") }},
-	{"D503", "gives up early", func(p *patient) { p.do("HSET", p.keys.Policy, "max_attempts", "10") }},
+	{"D503", "policy that gives up early", func(p *patient) { p.do("HSET", p.keys.Policy, "max_attempts", "10") }},
 	{"D511", "dedup windows that ended", func(p *patient) {
 		p.do("ZADD", p.keys.Seen, p.in(-time.Hour), "a", p.in(time.Hour), "b")
+	}},
+	// A bridge tidies one quiet partition in 30 s, so it comes to each of 64 partitions within 32 minutes.
+	{"", "a dedup window that ended 40 minutes ago, in a queue of 64 partitions", func(p *patient) {
+		for i := 1; i < 64; i++ {
+			p.queue(lua.PartitionName(queue, i))
+		}
+		p.do("HSET", p.shared.Queues, queue, "1,64")
+		p.do("ZADD", p.keys.Seen, p.in(-40*time.Minute), "a")
 	}},
 	{"D512", "dedup window that ends in 20 years", func(p *patient) {
 		p.do("ZADD", p.keys.Seen, p.in(20*365*24*time.Hour), "a")
 	}},
-	{"D521", "many dead", func(p *patient) {
+	{"D521", "many dead letters", func(p *patient) {
 		for range 1000 {
 			p.do("XADD", p.keys.Dead, "*", "id", "a", "payload", "", "reason", "expired", "dead_ms", "1")
 		}
 	}},
-	{"D522", "old dead", func(p *patient) {
+	{"D522", "old dead letter", func(p *patient) {
 		p.do("XADD", p.keys.Dead, p.in(-8*24*time.Hour), "id", "a", "payload", "", "reason", "expired", "dead_ms", "1")
 	}},
 	{"D523", "dead letter without its fields", func(p *patient) { p.do("XADD", p.keys.Dead, "*", "foo", "bar") }},
-	{"D524", "fresh dead", func(p *patient) {
+	{"D524", "fresh dead letter", func(p *patient) {
 		p.do("XADD", p.keys.Dead, p.in(-4*time.Minute), "id", "a", "payload", "", "reason", "expired", "dead_ms", "1")
 	}},
-	{"D201 D305 D306", "three at once", func(p *patient) {
+	{"D201 D305 D306", "three defects at once", func(p *patient) {
 		p.stopHeart()
 		p.do("HSET", p.keys.Payload, "orphan", "x")
 		p.do("ZADD", p.keys.Due, fmt.Sprint(time.Now().Unix()), "a")

@@ -67,10 +67,10 @@ func (e *examination) missing(what string, err error) {
 			return
 		}
 	}
-	e.add(e.finding(notLookedAt, place{}, "", "", 1, plural(1, "look", "looks")+" left out", what+": "+short(err)))
+	e.add(e.serverFinding(notLookedAt, 1, plural(1, "look", "looks")+" left out", what+": "+short(err)))
 }
 
-// short returns the server's own words.
+// short returns the text of a server's error without the words that this program added, or else the text of err.
 func short(err error) string {
 	var re *rueidis.RedisError
 	if errors.As(err, &re) {
@@ -91,7 +91,7 @@ func (l *look) scan(page func(cursor uint64) rueidis.Completed, take func(elemen
 	}
 }
 
-// progress tells how far a look through a key with many elements has come.
+// progress reports how far a look through a key with many elements has come.
 type progress struct {
 	*look
 	step, key string // names of the key, for Progress and for Report.LeftOut

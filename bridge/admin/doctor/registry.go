@@ -19,10 +19,10 @@ import (
 
 const (
 	walkCount  = 1000 // keys that a server scans in one request
-	quickPages = 10   // such requests to each server with Config.Quick
+	quickPages = 10   // scan requests to each server with Config.Quick
 )
 
-// kinds are the keys of a partition, each with the end of its name and its type, in the order of keysOf.
+// kinds are the keys of a partition, each with the end of its name and its type, in the order of lua.Keys.All.
 var kinds = []struct{ name, want string }{
 	{"due", "zset"}, {"payload", "hash"}, {"meta", "hash"}, {"stream", "stream"}, {"dead", "stream"}, {"wake", "stream"},
 	{"policy", "hash"}, {"seen", "zset"}, {"calm", "hash"}, {"recurring", "hash"}, {"planned", "hash"},
@@ -33,10 +33,6 @@ var kinds = []struct{ name, want string }{
 // holding are the keys whose existence means that there is a queue. The others hold settings and tokens.
 var holding = map[string]bool{"due": true, "payload": true, "meta": true, "stream": true, "dead": true, "seen": true,
 	"recurring": true}
-
-func keysOf(k lua.Keys) []string {
-	return k.All()
-}
 
 func (e *examination) place(queue string, partition int) place {
 	return place{queue, partition, lua.NewKeys(e.Prefix, lua.PartitionName(queue, partition))}
@@ -59,12 +55,13 @@ func (l *look) shared() {
 			if queue == lua.RegistryDeleted || strings.HasPrefix(queue, lua.DeletedCounts("")) {
 				continue
 			}
-			named := lua.CheckQueue(queue) == nil
-			if named {
+			validName := lua.CheckQueue(queue) == nil
+			if validName {
 				l.registry[queue] = lua.ParseCounts(counts)
 			}
-			if asked := len(l.Queues) == 0 || slices.Contains(l.Queues, queue); asked && !(named && countsAreSound(counts)) {
-				l.badEntry(queue, named)
+			asked := len(l.Queues) == 0 || slices.Contains(l.Queues, queue)
+			if asked && !(validName && countsAreSound(counts)) {
+				l.badEntry(queue, validName)
 			}
 		}
 		return l.err == nil
@@ -85,21 +82,22 @@ func countsAreSound(text string) bool {
 	return true
 }
 
-func (l *look) badEntry(queue string, named bool) {
+// badEntry checks again an entry of the registry that was wrong. validName reports whether its queue's name is valid.
+func (l *look) badEntry(queue string, validName bool) {
 	l.probeEachTwice(func(l *look) *Finding {
 		var there int64
 		var counts string
 		l.read(view.Number(l.c.B().Hexists().Key(l.globals.Queues).Field(queue).Build(), &there),
 			view.Into(l.c.B().Hget().Key(l.globals.Queues).Field(queue).Build(), &counts, rueidis.RedisResult.ToString))
-		if there == 0 || named && countsAreSound(counts) {
-			return nil // it was removed or corrected
+		if there == 0 || validName && countsAreSound(counts) {
+			return nil // the entry was removed or corrected
 		}
 		p := place{}
-		if named {
+		if validName {
 			p.queue = queue
 		}
 		f := l.finding(badRegistry, p, l.globals.Queues, "", 1, fmt.Sprintf("%s has the value %s", shown(queue), shown(counts)))
-		if named {
+		if validName {
 			f.mend = func(ctx context.Context) (string, error) {
 				_, err := lua.RegisterCounts(ctx, l.c, l.globals, map[string]lua.Counts{queue: {1}})
 				return "wrote the partition counts of " + queue + " anew", err
@@ -122,9 +120,9 @@ func (l *look) walk() {
 	}
 	foreign, some := int64(0), []string{}
 	for _, address := range slices.Sorted(maps.Keys(l.masters)) {
-		l.keys(l.masters[address], func(keys []string) {
+		l.scanKeys(l.masters[address], func(keys []string) {
 			for _, key := range keys {
-				if !l.sort(key) {
+				if !l.noteKey(key) {
 					foreign++
 					if len(some) < examples {
 						some = append(some, key)
@@ -145,11 +143,11 @@ func (l *look) walk() {
 	if i := strings.LastIndex(some[0], ":{"); i > len(l.Prefix) && strings.Contains(some[0], "}:") {
 		found += fmt.Sprintf("; the first may be of the prefix %s", shown(some[0][:i]))
 	}
-	l.add(l.finding(foreignKey, place{}, "", "", foreign, found, some...))
+	l.add(l.serverFinding(foreignKey, foreign, found, some...))
 }
 
-// keys scans the keys of a server that begin with the prefix; with Config.Quick only some of them.
-func (l *look) keys(node rueidis.Client, take func(keys []string)) {
+// scanKeys scans the keys of a server that begin with the prefix. With Config.Quick it scans only some of them.
+func (l *look) scanKeys(node rueidis.Client, take func(keys []string)) {
 	for cursor, pages := uint64(0), 0; ; pages++ {
 		if l.Quick && pages == quickPages {
 			l.leftOut("queues that nobody registered, and keys that are nobody's: "+
@@ -170,8 +168,8 @@ func (l *look) keys(node rueidis.Client, take func(keys []string)) {
 	}
 }
 
-// sort records the partition that a key belongs to. It returns false if the key is none of duestream's.
-func (e *examination) sort(key string) bool {
+// noteKey records the partition that a key belongs to. It returns false if the key is none of duestream's.
+func (e *examination) noteKey(key string) bool {
 	g := e.globals
 	if key == g.Queues || key == g.Defaults || key == g.Bridges || key == g.Wake || key == g.Tokens ||
 		strings.HasPrefix(key, g.Bucket("")) {
@@ -185,21 +183,21 @@ func (e *examination) sort(key string) bool {
 		return false
 	}
 	if holding[kind] {
-		e.note(queue, partition)
+		e.notePartition(queue, partition)
 	}
 	return true
 }
 
-// note records that a partition has keys.
-func (e *examination) note(queue string, partition int) {
+// notePartition records that a partition has keys.
+func (e *examination) notePartition(queue string, partition int) {
 	if e.found[queue] == nil {
 		e.found[queue] = map[int]bool{}
 	}
 	e.found[queue][partition] = true
 }
 
-// partitions returns the number of partitions in the registry. Bridges serve them in turn, so with more of them each
-// waits longer.
+// partitions returns the number of partitions in the registry. Bridges serve partitions in turn, so the more partitions
+// there are, the longer each one waits.
 func (e *examination) partitions() (n int) {
 	for _, counts := range e.registry {
 		n += counts.Latest()
@@ -235,8 +233,8 @@ func (l *look) queues() {
 	l.report.Queues = len(names)
 }
 
-// onlySettings examines a queue that is not registered and holds nothing. With settings it is a queue that was
-// prepared for use; without, there is no such queue.
+// onlySettings examines a queue that is not registered and holds nothing. If it has settings, it was prepared for use.
+// Otherwise there is no such queue.
 func (l *look) onlySettings(queue string) {
 	at := l.place(queue, 0)
 	n := l.number(l.c.B().Exists().Key(at.keys.Policy).Build())
@@ -262,40 +260,41 @@ func (l *look) seek(queue string) {
 	}
 	for i, n := range keys {
 		if n > 0 {
-			l.note(queue, i)
+			l.notePartition(queue, i)
 		}
 	}
 }
 
 // queue examines one queue, in all partitions that exist.
 func (l *look) queue(queue string) {
-	counts, most := l.registry[queue].Latest(), 0
+	count := l.registry[queue].Latest()
+	foundUpTo := 0 // one more than the last partition that has keys
 	for partition := range l.found[queue] {
-		most = max(most, partition+1)
+		foundUpTo = max(foundUpTo, partition+1)
 	}
 	if l.registry[queue] == nil {
-		grown, err := scheduler.GrownTo(l.ctx, l.c, l.Prefix,
-			queue) // partitions beyond it may have keys, but the queue was never grown to them
+		// Partitions beyond this count may have keys, although the queue was never grown to them.
+		grown, err := scheduler.GrownTo(l.ctx, l.c, l.Prefix, queue)
 		l.fail(err)
 		l.unregistered(queue, grown)
-		counts = grown
+		count = grown
 	}
-	for partition := counts; partition < most; partition++ {
+	for partition := count; partition < foundUpTo; partition++ {
 		if l.found[queue][partition] {
 			l.checkUncounted(l.place(queue, partition))
 		}
 	}
-	if counts > 1 {
-		l.compare(queue, counts)
+	if count > 1 {
+		l.compare(queue, count)
 	}
-	for partition := range counts {
+	for partition := range count {
 		l.partition(l.place(queue, partition))
 	}
-	l.report.Partitions += counts
+	l.report.Partitions += count
 }
 
-// grow returns a repair that registers partitions and completes their groups and settings. It keeps a larger count
-// that the queue may have meanwhile.
+// grow returns a repair that registers partitions and completes their groups and settings. If the queue has a larger
+// count by the time of the repair, it keeps that count.
 func (e *examination) grow(queue string, partitions int) mend {
 	return func(ctx context.Context) (string, error) {
 		counts, err := stream.Partitions(ctx, e.c, e.Prefix, queue)
@@ -307,6 +306,7 @@ func (e *examination) grow(queue string, partitions int) mend {
 	}
 }
 
+// unregistered reports a queue that has keys in the given number of partitions and is not in the registry.
 func (l *look) unregistered(queue string, partitions int) {
 	l.probeEachTwice(func(l *look) *Finding {
 		if l.number(l.c.B().Hexists().Key(l.globals.Queues).Field(queue).Build()) == 1 {

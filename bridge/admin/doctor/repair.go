@@ -28,28 +28,29 @@ func (r Report) Plan() []Repair {
 }
 
 // Mend makes the repairs of all findings that have one, one after the other, and calls done after each. No repair can
-// lose a message, or deliver one that was handled. If a repair fails Mend continues with the next, and returns all
-// errors joined. It ends early when ctx ends. Repeating it is harmless. It takes up to OrphanAge if there are bodies
-// without a member.
+// lose a message, or deliver a handled message again. If a repair fails, Mend continues with the next one, and returns
+// all errors joined. It ends early when ctx ends. It may be repeated without harm. If there are bodies of messages
+// (payloads or metas) without a member of the schedule, Mend waits up to OrphanAge, because a producer may be about to
+// add the member.
 func (r Report) Mend(ctx context.Context, done func(Repair)) error {
 	var errs []error
 	for _, f := range r.Findings {
 		if f.mend == nil {
 			continue
 		}
-		one := Repair{Code: f.Code, Queue: f.Queue, Key: f.Key, Plan: f.Repair}
+		repair := Repair{Code: f.Code, Queue: f.Queue, Key: f.Key, Plan: f.Repair}
 		did, err := f.mend(ctx)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
 		if err != nil {
 			err = fmt.Errorf("repair %s %s: %w", f.Code, f.Name, err)
-			one.Error = err.Error()
+			repair.Error = err.Error()
 			errs = append(errs, err)
 		} else {
-			one.Did = did
+			repair.Did = did
 		}
-		done(one)
+		done(repair)
 	}
 	return errors.Join(errs...)
 }

@@ -35,17 +35,18 @@ func TestDoctorSaysWhatItCouldNotLookAt(t *testing.T) {
 		"1")
 	p.do("XDEL", p.keys.Stream, id)
 	rules := strings.ReplaceAll(line[1], "~duestream:", "~"+p.config.Prefix+":")
-	harmless := map[string]string{
+	harmless := map[string]string{ // rights whose absence needs no finding, each with what the right is for
 		"+ping": "the client library asks whether the connection lives", "+dbsize": "for the display of progress",
 		"+memory|usage": "to read small pages of large keys; without it all pages are small",
 	}
 	rights := append(regexp.MustCompile(`\+\S+`).FindAllString(rules, -1), "+config|get", "+function|list", "+fcall")
-	needed := 0 // rights whose absence the server's ACL log shows
+	needed := 0 // rights that the doctor tried to use without having them, by the server's ACL log
 	for _, right := range rights {
 		p.do("ACL", "DELUSER", "looks")
 		p.do(append([]string{"ACL", "SETUSER", "looks", "on", ">x", "+config|get", "+function|list", "+fcall"},
 			strings.Fields(rules)...)...)
-		// rules may reset these three, so they are granted again after the rules
+		// The documented rules may begin with a reset, which takes these three away. Grant them again, and take away
+		// the right that this round is about.
 		p.do("ACL", "SETUSER", "looks", "+config|get", "+function|list", "+fcall", "-"+right[1:])
 		r, err := bridge.Dial(t.Context(), strings.Replace(server.URL(), "redis://", "redis://looks:x@", 1))
 		if err != nil {

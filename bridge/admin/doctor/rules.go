@@ -7,8 +7,8 @@ import (
 
 // This file holds the rules that Examine and Advise share.
 
-// waitingCheck returns the defect of a group for which entries wait; nil = none. oldest is the age of the oldest
-// waiting entry. unread is for how long entries have waited while no consumer of the group read.
+// waitingCheck returns the defect of a group for which entries wait, or nil if there is no defect. oldest is the age of
+// the oldest waiting entry. unread is how long entries have waited while no consumer of the group read.
 func waitingCheck(consumers int, oldest, unread, visibility time.Duration) *Check {
 	switch patience := max(nobodyReads, 2*visibility); {
 	case oldest < nobodyReads:
@@ -24,8 +24,8 @@ func waitingCheck(consumers int, oldest, unread, visibility time.Duration) *Chec
 }
 
 // heldTooLong returns for how long a consumer may hold and extend a delivery before its handler is suspected to hang.
-// usual is how long recent deliveries of the group took; nil = unknown. Then the bound follows from the visibility
-// timeout and the policy's HandlerTimeout, and is at least two minutes.
+// usual is how long recent deliveries of the group took. If usual is unknown (nil), the bound follows from the
+// visibility timeout and the policy's HandlerTimeout, and is at least two minutes.
 func heldTooLong(visibility, handlerTimeout time.Duration, usual *time.Duration) time.Duration {
 	if usual == nil {
 		return max(2*time.Minute, 4*visibility, handlerTimeout+visibility)
@@ -44,7 +44,8 @@ func heldFound(count int64, held time.Duration, consumer string, usual *time.Dur
 	return found + fmt.Sprintf("; deliveries usually take %s", usual.Round(time.Millisecond))
 }
 
-// abandonedAfter returns the idle time of a pending entry by which a bridge should have reclaimed it.
+// abandonedAfter returns the idle time of a pending entry by which a bridge should have reclaimed it. It is more than
+// the visibility timeout, because a bridge reclaims nothing for one visibility timeout after its start.
 func abandonedAfter(visibility time.Duration) time.Duration { return 3*visibility + reclaimSlack }
 
 // overdueAfter returns how late messages may be while a bridge serves the given number of partitions.

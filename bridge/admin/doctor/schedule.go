@@ -10,11 +10,11 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/duestream/duestream/internal/policy"
 	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
 	"github.com/duestream/duestream/scheduler/planner"
-	"github.com/duestream/duestream/stream"
-	"github.com/duestream/duestream/stream/inspect"
+	"github.com/duestream/duestream/stream/sizes"
 )
 
 const (
@@ -23,15 +23,18 @@ const (
 	fromSeconds, toSeconds = "1e9", "1e11"
 	year2286, neverFrom    = "1e13", "1e15"
 
-	overdueSlack = 10 * time.Second // a bridge checks every queue every 5 s; of many queues, 100 a second
-	suspectsMost = 10_000           // suspects of one key that are checked again
+	overdueSlack = 10 * time.Second // a bridge checks each queue every 5 s, or 100 queues a second if there are many
+	suspectsMost = 10_000           // how many suspects of one key are checked again
+	metasChunk   = 20               // how many metas one call reads, because each may be large
 )
 
 // schedule checks due times.
 func (l *look) schedule(p place) {
 	due := p.keys.Due
 	l.probeEachTwice(scores(seconds, p, due, fromSeconds, "("+toSeconds, "due time", "between 10^9 and 10^11", nil),
-		scores(never, p, due, neverFrom, "("+lua.ParkedFrom, "due time", "from 10^15 on", nil), // then: parked
+		// Scores from ParkedFrom to ParkedTo belong to messages that wait for their ordering key. ParkedTo begins with
+		// "(", because the range excludes it.
+		scores(never, p, due, neverFrom, "("+lua.ParkedFrom, "due time", "from 10^15 on", nil),
 		scores(never, p, due, lua.ParkedTo[1:], "+inf", "due time", "from 8·10^15 on", nil),
 		scores(farAhead, p, due, "("+year2286, "("+neverFrom, "due time", "after 10^13", nil))
 	l.overdue(p)
@@ -39,8 +42,8 @@ func (l *look) schedule(p place) {
 	l.keysServed(p)
 }
 
-// places checks the waiting lines of keys. Each place in a line must belong to a message that waits, with the same
-// due time.
+// places checks the waiting lines of ordering keys. Each place in a line must belong to a message that waits, with the
+// same due time.
 func (l *look) places(p place) {
 	var empty defects
 	way := &progress{look: l, step: "keys of messages of " + p.name(), key: p.keys.Turns,
@@ -84,17 +87,17 @@ func (l *look) emptyOf(p place, candidates []string) (empty []string) {
 	if len(members) == 0 {
 		return nil
 	}
-	for i, score := range l.list(l.c.B().Zmscore().Key(p.keys.Due).Member(members...).Build()) {
-		is, err := score.AsFloat64()
-		if at, waits := lua.DueScore(is); err != nil || !waits || at != due[i] {
+	for i, one := range l.list(l.c.B().Zmscore().Key(p.keys.Due).Member(members...).Build()) {
+		score, err := one.AsFloat64()
+		if at, waits := lua.DueScore(score); err != nil || !waits || at != due[i] {
 			empty = append(empty, places[i])
 		}
 	}
 	return empty
 }
 
-// keysServed checks for messages that wait for their key while no live bridge serves keys, by its protocol level. If
-// no bridge is alive at all, noBridge reports that.
+// keysServed checks for messages that wait for their ordering key while no live bridge has a protocol level that serves
+// keys. If no bridge is alive at all, noBridge reports it.
 func (l *look) keysServed(p place) {
 	l.probeEachTwice(func(l *look) *Finding {
 		n := l.number(l.c.B().Zcount().Key(p.keys.Due).Min(lua.ParkedFrom).Max(lua.ParkedTo).Build())
@@ -131,21 +134,21 @@ func (l *look) recurrences(p place) {
 // overdue checks the head of the schedule. If the head changes between two checks, a bridge drains the queue, and the
 // messages are only late.
 func (l *look) overdue(p place) {
-	first := ""
+	firstHead := "" // the head of the schedule at the first check
 	slack := overdueAfter(l.partitions())
 	l.probeEachTwice(func(l *look) *Finding {
 		now := l.serverTime()
 		n, some := l.between(p.keys.Due, "-inf", "("+fromSeconds)
 		others, list := l.between(p.keys.Due, toSeconds, ms(now.Add(-slack)))
 		some = append(some, list...)
-		if len(some) == 0 || first != "" && some[0] != first {
+		if len(some) == 0 || firstHead != "" && some[0] != firstHead {
 			return nil
 		}
-		first = some[0]
+		firstHead = some[0]
 		c, found := overdue, plural(n+others, "message is", "messages are")+" overdue"
-		if l.text(l.c.B().Hget().Key(p.keys.Policy).Field(stream.SettingHeld).Build()) == "1" {
+		if l.text(l.c.B().Hget().Key(p.keys.Policy).Field(policy.SettingHeld).Build()) == "1" {
 			c, found = heldOverdue, found+", and held"
-		} else if inspect.FlowOf(l.fields(p.keys.Policy)).Limited() {
+		} else if sizes.FlowOf(l.fields(p.keys.Policy)).Limited() {
 			c = limited
 		}
 		return l.finding(c, p, p.keys.Due, "", n+others, found, some...)
@@ -165,6 +168,7 @@ type defects struct {
 	count   int64
 }
 
+// add counts members, and keeps them while there are at most suspectsMost.
 func (d *defects) add(members ...string) {
 	for _, member := range members {
 		d.count++
@@ -184,7 +188,7 @@ func (d *defects) keep(left []string) int64 {
 }
 
 // confirm records members as suspects and checks them again. still returns the members that are still wrong, with a
-// text for each. one and many are the noun for them in the finding.
+// text for each. one and many are the noun for the members in the finding.
 func (l *look) confirm(c *Check, p place, key, group string, d *defects, one, many string,
 	still func(l *look, members []string) (left, texts []string)) {
 	if d.count == 0 {
@@ -216,14 +220,14 @@ func (l *look) members(p place) {
 				odd = append(odd, elements[i])
 			}
 		}
-		for some := range slices.Chunk(odd, 20) { // each may have a large meta
+		for some := range slices.Chunk(odd, metasChunk) {
 			metas := l.metasOf(p, some)
 			for i, member := range some {
 				switch meta, isRetry := metas[i], strings.Contains(member, lua.Separator); {
 				case meta == nil && isRetry:
 					bodiless.add(member)
 				case malformed(member, meta) != "":
-					if meta == nil { // with a meta, metas finds it
+					if meta == nil { // if the member has a meta, metas reports it
 						bad.add(member)
 					}
 				case isRetry:
@@ -275,7 +279,7 @@ func (l *look) lostGroups(p place, retries map[string]*defects) {
 	}
 }
 
-// metasOf returns the metas of members; nil for a member without one.
+// metasOf returns the meta of each member, or nil for a member without a meta.
 func (l *look) metasOf(p place, members []string) []*string {
 	metas := make([]*string, len(members))
 	for i, one := range l.list(l.c.B().Hmget().Key(p.keys.Meta).Field(members...).Build()) {
@@ -286,7 +290,7 @@ func (l *look) metasOf(p place, members []string) []*string {
 	return metas
 }
 
-// scheduled tells for each member whether it is in the schedule.
+// scheduled reports for each member whether it is in the schedule.
 func (l *look) scheduled(p place, members []string) []bool {
 	there := make([]bool, len(members))
 	for i, score := range l.list(l.c.B().Zmscore().Key(p.keys.Due).Member(members...).Build()) {
@@ -317,7 +321,7 @@ func (l *look) metas(p place) {
 	})
 	l.confirm(badMeta, p, p.keys.Meta, "", &bad, "message is malformed", "messages are malformed",
 		func(l *look, members []string) (left, texts []string) {
-			for some := range slices.Chunk(members, 20) {
+			for some := range slices.Chunk(members, metasChunk) {
 				metas, there := l.metasOf(p, some), l.scheduled(p, some) // orphans reports a meta without a member
 				for i, member := range some {
 					if metas[i] == nil || !there[i] {

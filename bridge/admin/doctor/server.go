@@ -58,14 +58,14 @@ func (l *look) servers() {
 	}
 }
 
-// info reads INFO. told is false if the server refuses it or leaves its version out.
+// info reads INFO. told is false if the server refuses INFO, or if the answer lacks the version.
 func (l *look) info(c rueidis.Client, address string) (info view.Info, told bool, err error) {
 	ctx, cancel := context.WithTimeout(l.ctx, callTimeout)
 	defer cancel()
 	info, err = view.ReadInfo(ctx, c)
 	switch {
 	case errors.Is(err, lua.ErrDenied):
-		l.add(l.finding(notChecked, place{}, "", "", 1, address+": "+short(err)))
+		l.add(l.serverFinding(notChecked, 1, address+": "+short(err)))
 		return nil, false, nil
 	case err != nil && view.Refused(err):
 		l.leftOut("settings of the server %s: it does not answer INFO (%v)", address, short(err))
@@ -92,24 +92,26 @@ func (l *look) settings(c rueidis.Client, names ...string) map[string]string {
 	return values
 }
 
+// server checks the clock, the settings and the state of one server.
 func (l *look) server(c rueidis.Client, address string, info view.Info, told bool) {
 	sent := time.Now()
 	now := ask(l, func(ctx context.Context) (time.Time, error) { return view.ServerTime(ctx, c) })
 	if l.err != nil {
 		return
 	}
-	half := time.Since(sent) / 2
-	ahead := now.Sub(sent.Add(half))
+	oneWay := time.Since(sent) / 2 // about how long a message takes between this machine and the server
+	ahead := now.Sub(sent.Add(oneWay))
 	s := Server{Address: address, ClockMS: ahead.Milliseconds()}
 	say := func(c *Check, count int64, found string, args ...any) {
-		l.add(l.finding(c, place{}, "", "", count, address+": "+fmt.Sprintf(found, args...)))
+		l.add(l.serverFinding(c, count, address+": "+fmt.Sprintf(found, args...)))
 	}
-	if ahead.Abs() > clockSlack+half {
+	if ahead.Abs() > clockSlack+oneWay {
 		say(clockApart, ahead.Milliseconds(), "its clock is %s ahead of this machine's", ahead.Round(time.Millisecond))
 	}
 	if told {
-		if since := now.Add(-time.Duration(info.Number("uptime_in_seconds")) * time.Second); since.After(l.calm) {
-			l.calm = since
+		started := now.Add(-time.Duration(info.Number("uptime_in_seconds")) * time.Second)
+		if started.After(l.lastStart) {
+			l.lastStart = started
 		}
 		judge(&s, info, l.settings(c, "appendfsync", "min-replicas-to-write"), say)
 	}
@@ -158,6 +160,7 @@ func judge(s *Server, info view.Info, settings map[string]string, say func(c *Ch
 	replicas(info, settings, say)
 }
 
+// replicas checks the replicas of a master.
 func replicas(info view.Info, settings map[string]string, say func(c *Check, count int64, found string, args ...any)) {
 	for i := 0; ; i++ {
 		line, ok := info["slave"+strconv.Itoa(i)] // ip=…,port=…,state=online,offset=…,lag=0
@@ -233,7 +236,8 @@ func (e *examination) mixedLevels(beats []view.Heartbeat) *Finding {
 	return e.finding(mixedLevels, place{}, e.globals.Bridges, "", n, found, older...)
 }
 
-// noBridge returns a finding if no bridge is alive. Otherwise it takes the start of the oldest live bridge into calm.
+// noBridge returns a finding if no bridge is alive. Otherwise it sets lastStart to the start of the oldest live bridge,
+// if that is later.
 func (e *examination) noBridge(beats []view.Heartbeat) *Finding {
 	var some []string
 	var oldest time.Time
@@ -255,8 +259,8 @@ func (e *examination) noBridge(beats []view.Heartbeat) *Finding {
 	found := "no bridge is alive: none ever ran under this prefix, or all were stopped"
 	switch {
 	case len(some) < len(beats): // the other bridges are alive
-		if oldest.After(e.calm) {
-			e.calm = oldest
+		if oldest.After(e.lastStart) {
+			e.lastStart = oldest
 		}
 		return nil
 	case len(some) > 0:

@@ -23,6 +23,7 @@ type fixture struct {
 	url string
 }
 
+// newFixture connects to the server at url.
 func newFixture(t *testing.T, url, prefix string) fixture {
 	t.Helper()
 	r, err := bridge.Dial(t.Context(), url)
@@ -33,6 +34,7 @@ func newFixture(t *testing.T, url, prefix string) fixture {
 	return fixture{bench.Config{Redis: r, Prefix: prefix, Queue: redistest.Queue(t), Messages: 1200, Rounds: 2}, url}
 }
 
+// scenario runs one function of package bench with the sizes of a fixture.
 type scenario func(ctx context.Context, f fixture) (bench.Result, error)
 
 var scenarios = map[string]scenario{
@@ -93,7 +95,8 @@ func TestScenariosMeasure(t *testing.T) {
 	}
 }
 
-// With the append-only file, lateness is shown beside the delay that the file alone causes.
+// With the append-only file, lateness has a floor: the delay that the file alone causes. The bytes appended to the file
+// are a figure, too.
 func TestLatenessBesideTheFile(t *testing.T) {
 	t.Parallel()
 	server := redistest.Own(t, "--appendonly", "yes", "--auto-aof-rewrite-percentage", "0")
@@ -108,8 +111,8 @@ func TestLatenessBesideTheFile(t *testing.T) {
 			t.Errorf("%s: %+v", name, figure)
 		}
 	}
-	// The entry and its payload of 256 bytes are appended once, besides the effects of XREADGROUP, XACK and the
-	// drain.
+	// Per message, the file gets the entry with its payload of 256 bytes once, and the effects of XREADGROUP, XACK and
+	// the drain. The limits are wide, because only the order of magnitude must be right.
 	if figure, _ := r.Find("lateness_appended"); figure.Value.Median < 400 || figure.Value.Median > 2000 {
 		t.Errorf("%+v", figure)
 	}
@@ -125,6 +128,7 @@ func TestScenariosMeasureOnACluster(t *testing.T) {
 	}
 }
 
+// measured runs a scenario, logs its figures, and checks that they are plausible and that no key is left.
 func measured(t *testing.T, f fixture, run scenario) {
 	t.Helper()
 	claim, err := bench.Take(t.Context(), f.Redis, f.Prefix, false, func(int, int) {})
@@ -151,11 +155,11 @@ func measured(t *testing.T, f fixture, run scenario) {
 	if err := claim.Release(t.Context()); err != nil {
 		t.Error(err)
 	}
-	f.empty(t)
+	f.wantsNoKeys(t)
 }
 
-// empty fails the test if the prefix has keys.
-func (f fixture) empty(t *testing.T) {
+// wantsNoKeys fails the test if the prefix has keys. Take refuses them, and itself writes no key.
+func (f fixture) wantsNoKeys(t *testing.T) {
 	t.Helper()
 	if _, err := bench.Take(context.Background(), f.Redis, f.Prefix, false, func(int, int) {}); err != nil {
 		t.Error(err)
@@ -173,32 +177,35 @@ func TestBenchLeavesNothing(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			// Growing gaps reach early and late steps in few runs.
 			for after := int64(1); interrupted(t, f, run, after); after *= 6 {
+				// Release removes the keys that the scenario left. It may be called again.
 				if err := claim.Release(t.Context()); err != nil {
 					t.Fatal(err)
 				}
-				f.empty(t)
+				f.wantsNoKeys(t)
 			}
 		})
 	}
 }
 
-// interrupted runs a scenario and interrupts it at a step. It returns false if the scenario has fewer steps.
+// interrupted runs a scenario and cancels its context at the call of Progress with number after. It returns false if
+// the scenario succeeded, because it has fewer calls.
 func interrupted(t *testing.T, f fixture, run scenario, after int64) bool {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var steps atomic.Int64
-	var at time.Time
+	var cancelledAt time.Time
 	f.Progress = func(string, int, int) {
 		if steps.Add(1) == after {
-			at = time.Now()
+			cancelledAt = time.Now()
 			cancel()
 		}
 	}
 	_, err := run(ctx, f)
-	if !at.IsZero() && time.Since(at) > 20*time.Second {
-		t.Errorf("interrupted after %d steps, it went on for %s", after, time.Since(at))
+	if !cancelledAt.IsZero() && time.Since(cancelledAt) > 20*time.Second {
+		t.Errorf("interrupted after %d steps, it went on for %s", after, time.Since(cancelledAt))
 	}
 	switch {
 	case err == nil && after == 1:
@@ -216,12 +223,13 @@ func TestTakeRefusesAPrefixThatHoldsKeys(t *testing.T) {
 	prefix := server.Prefix(t)
 	f := newFixture(t, server.URL(), prefix)
 	c, key := f.Redis.Client, prefix+":{theirs}:due"
-	for i := range 5000 { // many pages of SCAN, and a single key of the prefix
+	for i := range 5000 { // SCAN needs many pages, and finds no key of the prefix in them
 		if err := c.Do(t.Context(), c.B().Set().Key(fmt.Sprint("other-", i)).Value("").Build()).Error(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	f.empty(t)
+	f.wantsNoKeys(t)
+	// The first key of the prefix: a message of another queue, due in the year 2286.
 	if err := c.Do(t.Context(), c.B().Zadd().Key(key).ScoreMember().ScoreMember(1e13, "m").Build()).Error(); err != nil {
 		t.Fatal(err)
 	}
@@ -279,6 +287,7 @@ func TestConfigIsChecked(t *testing.T) {
 	}
 }
 
+// deliver returns the error that the Deliver scenario gives for a Config.
 func deliver(c bench.Config) error {
 	_, err := bench.Deliver(context.Background(), bench.DeliverConfig{Config: c})
 	return err

@@ -21,9 +21,9 @@ const (
 
 // Claim is a claimed prefix for measurements.
 type Claim struct {
-	redis  *bridge.Redis
-	prefix string
-	there  map[string]bool // shared keys that existed before Take
+	redis   *bridge.Redis
+	prefix  string
+	existed map[string]bool // shared keys that existed before Take
 }
 
 // ErrOccupied: the prefix has keys already.
@@ -31,13 +31,15 @@ var ErrOccupied = errors.New("holds keys already")
 
 // Take claims a prefix before scenarios run under it. It scans the keys of every server, in bounded steps, and fails
 // with ErrOccupied at the first key of the prefix. With force it does not scan. progress gets the number of keys
-// scanned.
-func Take(ctx context.Context, r *bridge.Redis, prefix string, force bool, progress func(keys, of int)) (*Claim, error) {
+// scanned, and the number of all keys.
+func Take(
+	ctx context.Context, r *bridge.Redis, prefix string, force bool, progress func(keys, total int),
+) (*Claim, error) {
 	if err := lua.CheckPrefix(prefix); err != nil {
 		return nil, err
 	}
 	if !force {
-		key, err := find(ctx, r.Client, prefix+":*", progress)
+		key, err := findKey(ctx, r.Client, prefix+":*", progress)
 		if err != nil {
 			return nil, err
 		}
@@ -45,19 +47,19 @@ func Take(ctx context.Context, r *bridge.Redis, prefix string, force bool, progr
 			return nil, fmt.Errorf("prefix %q %w, like %.100q", prefix, ErrOccupied, key)
 		}
 	}
-	c := &Claim{redis: r, prefix: prefix, there: map[string]bool{}}
-	for _, key := range c.shared() {
+	c := &Claim{redis: r, prefix: prefix, existed: map[string]bool{}}
+	for _, key := range c.sharedKeys() {
 		n, err := r.Client.Do(ctx, r.Client.B().Exists().Key(key).Build()).AsInt64()
 		if err != nil {
 			return nil, fmt.Errorf("look at %s: %w", key, lua.Classify("EXISTS", err))
 		}
-		c.there[key] = n == 1
+		c.existed[key] = n == 1
 	}
 	return c, nil
 }
 
-// shared returns the keys that belong to no queue, and that bridges and clients write by themselves.
-func (c *Claim) shared() []string {
+// sharedKeys returns the keys that belong to no queue, and that bridges and clients write by themselves.
+func (c *Claim) sharedKeys() []string {
 	g := lua.NewGlobals(c.prefix)
 	return []string{g.Queues, g.Bridges, g.Wake}
 }
@@ -67,8 +69,8 @@ func (c *Claim) shared() []string {
 func (c *Claim) Release(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTimeout)
 	defer cancel()
-	for _, key := range c.shared() {
-		if c.there[key] {
+	for _, key := range c.sharedKeys() {
+		if c.existed[key] {
 			continue
 		}
 		if err := c.redis.Client.Do(ctx, c.redis.Client.B().Unlink().Key(key).Build()).Error(); err != nil {
@@ -78,12 +80,12 @@ func (c *Claim) Release(ctx context.Context) error {
 	return nil
 }
 
-// find returns a key that matches the pattern, or "".
-func find(ctx context.Context, c rueidis.Client, pattern string, progress func(keys, of int)) (string, error) {
-	nodes, all, seen := c.Nodes(), 0, 0
+// findKey returns a key that matches the pattern, or "".
+func findKey(ctx context.Context, c rueidis.Client, pattern string, progress func(keys, total int)) (string, error) {
+	nodes, total, scanned := c.Nodes(), 0, 0
 	for _, node := range nodes {
 		n, _ := node.Do(ctx, node.B().Dbsize().Build()).AsInt64()
-		all += int(n)
+		total += int(n)
 	}
 	for _, node := range nodes {
 		for cursor := uint64(0); ; {
@@ -94,8 +96,8 @@ func find(ctx context.Context, c rueidis.Client, pattern string, progress func(k
 			if len(page.Elements) > 0 {
 				return page.Elements[0], nil
 			}
-			seen += scanCount
-			progress(min(seen, all), all)
+			scanned += scanCount
+			progress(min(scanned, total), total)
 			if cursor = page.Cursor; cursor == 0 {
 				break
 			}
@@ -110,18 +112,16 @@ func Remove(ctx context.Context, r *bridge.Redis, prefix string, queues ...strin
 	ctx, cancel := context.WithTimeout(ctx, removeTimeout)
 	defer cancel()
 	c, registry := r.Client, lua.NewGlobals(prefix).Queues
-	for some := range slices.Chunk(queues, removeCount) {
-		cmds := rueidis.Commands{c.B().Hdel().Key(registry).Field(some...).Build()}
-		for _, queue := range some {
+	for names := range slices.Chunk(queues, removeCount) {
+		cmds := rueidis.Commands{c.B().Hdel().Key(registry).Field(names...).Build()}
+		for _, queue := range names {
 			k := lua.NewKeys(prefix, queue)
 			for _, key := range k.All() {
 				cmds = append(cmds, c.B().Unlink().Key(key).Build())
 			}
 		}
-		for _, reply := range c.DoMulti(ctx, cmds...) {
-			if err := reply.Error(); err != nil {
-				return fmt.Errorf("remove queue %s, keys of which may be left: %w", some[0], lua.Classify("UNLINK", err))
-			}
+		if err := firstError("UNLINK", c.DoMulti(ctx, cmds...)); err != nil {
+			return fmt.Errorf("remove queue %s, whose keys may be left: %w", names[0], err)
 		}
 	}
 	return nil

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strconv"
@@ -30,11 +31,11 @@ type Config struct {
 	// Concurrency is the number of messages that a worker holds. Default 1,000.
 	Concurrency int
 
-	// Progress, if set, gets the current step, and how much of it is done. It is called from several goroutines.
-	Progress func(step string, done, of int)
+	// Progress, if set, gets the current step, and how much of the step is done. Several goroutines call it.
+	Progress func(step string, done, total int)
 }
 
-// limits holds the lowest and highest value of each setting.
+// limits holds the lowest and the highest value of each setting.
 var limits = map[string][2]int{
 	"messages": {1, 20_000_000}, "payload": {0, lua.MaxPayloadBytes}, "backlog": {0, 20_000_000}, "rounds": {1, 1000},
 	"concurrency": {1, 10_000}, "callers": {1, 10_000}, "batch": {1, lua.MaxBatch}, "calls": {1, 20_000_000},
@@ -68,21 +69,13 @@ func CheckDuration(d time.Duration) error {
 }
 
 func (c Config) withDefaults(messages, rounds int) Config {
-	preset(map[*int]int{&c.Messages: messages, &c.Payload: 256, &c.Rounds: rounds, &c.Concurrency: 1000})
-	c.Payload = max(0, c.Payload)
+	c.Messages, c.Rounds = cmp.Or(c.Messages, messages), cmp.Or(c.Rounds, rounds)
+	c.Concurrency = cmp.Or(c.Concurrency, 1000)
+	c.Payload = max(0, cmp.Or(c.Payload, 256))
 	if c.Progress == nil {
 		c.Progress = func(string, int, int) {}
 	}
 	return c
-}
-
-// preset sets fields that are zero to their defaults.
-func preset[T int | time.Duration](fields map[*T]T) {
-	for field, value := range fields {
-		if *field == 0 {
-			*field = value
-		}
-	}
 }
 
 func (c Config) validate() error {
@@ -94,29 +87,40 @@ func (c Config) validate() error {
 		Check("backlog", c.Backlog), Check("rounds", c.Rounds), Check("concurrency", c.Concurrency))
 }
 
-// step measures one side, floor or product, of one round. ctx can end it.
-type step func(ctx context.Context) (float64, error)
-
-// turns runs the rounds, each with the floor first and then the product.
-func (c Config) turns(ctx context.Context, s *series, floor, product step) error {
-	for round := range c.Rounds {
-		low, err := c.one(ctx, s, "floor", round, floor)
-		if err != nil {
+// rounds calls round once for each round, and shows step as the progress.
+func (c Config) rounds(step string, round func() error) error {
+	for i := range c.Rounds {
+		c.Progress(step, i, c.Rounds)
+		if err := round(); err != nil {
 			return err
 		}
-		high, err := c.one(ctx, s, "product", round, product)
-		if err != nil {
-			return err
-		}
-		s.pair(high, low)
 	}
 	return nil
 }
 
-func (c Config) one(ctx context.Context, s *series, side string, round int, do step) (float64, error) {
+// measurement measures one side, floor or product, of one round.
+type measurement func(ctx context.Context) (float64, error)
+
+// turns runs the rounds, each with the floor first and then the product.
+func (c Config) turns(ctx context.Context, s *series, floor, product measurement) error {
+	for round := range c.Rounds {
+		floorValue, err := c.measure(ctx, s.figure.Name+" floor", round, floor)
+		if err != nil {
+			return err
+		}
+		value, err := c.measure(ctx, s.figure.Name+" product", round, product)
+		if err != nil {
+			return err
+		}
+		s.pair(value, floorValue)
+	}
+	return nil
+}
+
+func (c Config) measure(ctx context.Context, step string, round int, m measurement) (float64, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err
 	}
-	c.Progress(s.figure.Name+" "+side, round, c.Rounds)
-	return do(ctx)
+	c.Progress(step, round, c.Rounds)
+	return m(ctx)
 }

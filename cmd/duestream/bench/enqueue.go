@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,17 +27,18 @@ const inFlight = 8 // concurrent batches
 
 func (c EnqueueConfig) withDefaults() EnqueueConfig {
 	c.Config = c.Config.withDefaults(100_000, 5)
-	preset(map[*int]int{&c.Batch: 100, &c.Calls: 2000})
+	c.Batch, c.Calls = cmp.Or(c.Batch, 100), cmp.Or(c.Calls, 2000)
 	if len(c.Callers) == 0 {
 		c.Callers = []int{64, 256}
 	}
 	return c
 }
 
-// Enqueue measures how fast messages are taken that are due tomorrow: from a single caller, from concurrent callers,
+// Enqueue measures how fast messages that are due tomorrow are scheduled: by a single caller, by concurrent callers,
 // and in batches, one by one and concurrently. For the single caller it also measures the server's work per message.
-// The floor is a producer without us: HSET and ZADD in one pipeline, and one of each for a whole batch. For
-// concurrent calls, the floor is the better one of two clients: ours, and one that is tuned for such calls.
+// The floor is a producer that uses plain commands: HSET and ZADD in one pipeline, one of each for a message or a whole
+// batch. For concurrent calls, the floor is the faster of two clients: the default client, and a client that is tuned
+// for such calls.
 func Enqueue(ctx context.Context, cfg EnqueueConfig) (Result, error) {
 	cfg = cfg.withDefaults()
 	err := errors.Join(Check("callers", cfg.Callers...), Check("batch", cfg.Batch), Check("calls", cfg.Calls))
@@ -45,11 +47,11 @@ func Enqueue(ctx context.Context, cfg EnqueueConfig) (Result, error) {
 	}
 	return on(ctx, cfg.Config, func(ctx context.Context, r *rig) (Result, error) {
 		e := &enqueue{rig: r, cfg: cfg, clients: []rueidis.Client{r.c}}
-		end, err := e.tune()
+		closeTuned, err := e.addTunedClient()
 		if err != nil {
 			return Result{}, err
 		}
-		defer end()
+		defer closeTuned()
 		if err := e.call(ctx); err != nil { // so that the server has the script, and the queue is registered
 			return Result{}, err
 		}
@@ -61,22 +63,23 @@ func Enqueue(ctx context.Context, cfg EnqueueConfig) (Result, error) {
 		figures := []*series{alone, cpu, commands, batches}
 		type part struct {
 			*series
-			floor, product step
+			floor, product measurement
 		}
 		// The single caller comes first: after concurrent calls, the client library passes every call to its writer
 		// goroutine.
 		parts := []part{
 			{alone, e.latency(e.plain(r.c, 1), &cpu.floor, &commands.floor), e.latency(e.call, &cpu.values, &commands.values)},
-			{batches, e.rate(1, cfg.Batch, e.plain(r.c, cfg.Batch)), e.rate(1, cfg.Batch, e.batch)},
+			{batches, e.sendRate(1, cfg.Batch, e.plain(r.c, cfg.Batch)), e.sendRate(1, cfg.Batch, e.batch)},
 		}
-		atOnce := func(name string, callers, size int, do call) {
+		addConcurrent := func(name string, callers, size int, do call) {
 			s := higher(name, "msg/s")
-			figures, parts = append(figures, s), append(parts, part{s, e.best(callers, size), e.rate(callers, size, do)})
+			figures = append(figures, s)
+			parts = append(parts, part{s, e.fastestFloor(callers, size), e.sendRate(callers, size, do)})
 		}
 		for _, n := range cfg.Callers {
-			atOnce(fmt.Sprintf("enqueue_%d_callers", n), n, 1, e.call)
+			addConcurrent(fmt.Sprintf("enqueue_%d_callers", n), n, 1, e.call)
 		}
-		atOnce(fmt.Sprintf("enqueue_%d_batches_of_%d", inFlight, cfg.Batch), inFlight, cfg.Batch, e.batch)
+		addConcurrent(fmt.Sprintf("enqueue_%d_batches_of_%d", inFlight, cfg.Batch), inFlight, cfg.Batch, e.batch)
 		for _, p := range parts {
 			if err := r.turns(ctx, p.series, p.floor, p.product); err != nil {
 				return Result{}, err
@@ -93,11 +96,11 @@ type enqueue struct {
 	ids     atomic.Int64
 }
 
-// tune adds a client that is tuned for concurrent calls. Of 24 settings (one and two connections, flushes after 0 to
-// 200 µs, buffers, rings, Nagle's algorithm), one connection that collects calls for 50 µs was fastest with 64 and
-// with 256 callers: 1.7 to 2.3 times as fast as the default. 20 and 75 µs came near. Buffers, rings and Nagle's
-// algorithm changed nothing.
-func (e *enqueue) tune() (end func(), err error) {
+// addTunedClient adds a client that is tuned for concurrent calls, and returns the function that closes it. Of 24
+// settings (one and two connections, flushes after 0 to 200 µs, buffers, rings, Nagle's algorithm), one connection that
+// collects calls for 50 µs was fastest with 64 and with 256 callers: 1.7 to 2.3 times as fast as the default. 20 and
+// 75 µs came near. Buffers, rings and Nagle's algorithm changed nothing.
+func (e *enqueue) addTunedClient() (closeClient func(), err error) {
 	connect := e.Redis.Connect()
 	if connect == nil {
 		return func() {}, nil
@@ -112,17 +115,17 @@ func (e *enqueue) tune() (end func(), err error) {
 	return tuned.Close, nil
 }
 
-// best returns the rate of the floor with the fastest client.
-func (e *enqueue) best(callers, size int) step {
-	return func(ctx context.Context) (best float64, err error) {
+// fastestFloor measures the rate of the floor with its fastest client.
+func (e *enqueue) fastestFloor(callers, size int) measurement {
+	return func(ctx context.Context) (fastest float64, err error) {
 		for _, c := range e.clients {
-			rate, err := e.rate(callers, size, e.plain(c, size))(ctx)
+			rate, err := e.sendRate(callers, size, e.plain(c, size))(ctx)
 			if err != nil {
 				return 0, err
 			}
-			best = max(best, rate)
+			fastest = max(fastest, rate)
 		}
-		return best, nil
+		return fastest, nil
 	}
 }
 
@@ -143,21 +146,21 @@ func (e *enqueue) batch(ctx context.Context) error {
 	return e.schedule(ctx, e.client, batch)
 }
 
-// plain returns the call of a producer without us for n messages: the two commands that store the same data.
+// plain returns the call of the floor for n messages: the two commands that store the same data.
 func (e *enqueue) plain(c rueidis.Client, n int) call {
 	return func(ctx context.Context) error { return e.put(ctx, c, n, time.Now().Add(tomorrow), &e.ids) }
 }
 
-// latency measures the median time of sequential calls, in µs. Their context cannot end: with one that can, our
-// client and the client library would each pass the call to another goroutine. The server's work per message is
-// appended to cpu and commands, if the server reports it.
-func (e *enqueue) latency(do call, cpu, commands *[]float64) step {
+// latency measures the median time of sequential calls, in µs. The calls get a context that cannot end, because with a
+// context that can end, duestream's client and the client library would each pass the call to another goroutine. The
+// server's work per message is appended to cpu and commands, if the server reports it.
+func (e *enqueue) latency(do call, cpu, commands *[]float64) measurement {
 	return func(ctx context.Context) (float64, error) {
-		took, lasting := make([]time.Duration, e.cfg.Calls), context.WithoutCancel(ctx)
+		took, endless := make([]time.Duration, e.cfg.Calls), context.WithoutCancel(ctx)
 		spent, err := e.spent(ctx, func() error {
 			for i := range took {
 				begin := time.Now()
-				if err := errors.Join(ctx.Err(), do(lasting)); err != nil {
+				if err := errors.Join(ctx.Err(), do(endless)); err != nil {
 					return err
 				}
 				took[i] = time.Since(begin)
@@ -176,19 +179,19 @@ func (e *enqueue) latency(do call, cpu, commands *[]float64) step {
 	}
 }
 
-// rate measures how many messages a second the callers send together, with size messages per call. The context of a
-// single caller cannot end, as in latency.
-func (e *enqueue) rate(callers, size int, do call) step {
+// sendRate measures how many messages a second the callers send together, with size messages per call. The calls of a
+// single caller get a context that cannot end, as in latency.
+func (e *enqueue) sendRate(callers, size int, do call) measurement {
 	return func(ctx context.Context) (float64, error) {
 		var next atomic.Int64
 		calls, begin := max(1, e.Messages/size), time.Now()
-		err := together(ctx, callers, func(ending context.Context) error {
-			calling := ending
+		err := together(ctx, callers, func(ctx context.Context) error {
+			callCtx := ctx
 			if callers == 1 {
-				calling = context.WithoutCancel(ending)
+				callCtx = context.WithoutCancel(ctx)
 			}
 			for next.Add(1) <= int64(calls) {
-				if err := errors.Join(ending.Err(), do(calling)); err != nil {
+				if err := errors.Join(ctx.Err(), do(callCtx)); err != nil {
 					return err
 				}
 			}

@@ -17,7 +17,7 @@ const (
 	floorConsumer = "floor"
 )
 
-// put schedules n messages without our client. Its IDs have the length and the order of IDs that a Client makes.
+// put schedules n messages by plain commands. Its IDs have the length and the order of the IDs that a Client makes.
 func (r *rig) put(ctx context.Context, c rueidis.Client, n int, due time.Time, ids *atomic.Int64) error {
 	payloads, times := c.B().Hset().Key(r.keys.Payload).FieldValue(), c.B().Zadd().Key(r.keys.Due).ScoreMember()
 	payload, score := rueidis.BinaryString(r.payload), float64(due.UnixMilli())
@@ -25,11 +25,11 @@ func (r *rig) put(ctx context.Context, c rueidis.Client, n int, due time.Time, i
 		id := fmt.Sprintf("0FLOOR%020d", ids.Add(1))
 		payloads, times = payloads.FieldValue(id, payload), times.ScoreMember(score, id)
 	}
-	return failed("HSET and ZADD", c.DoMulti(ctx, payloads.Build(), times.Build()))
+	return firstError("HSET and ZADD", c.DoMulti(ctx, payloads.Build(), times.Build()))
 }
 
-// failed returns the first error among replies.
-func failed(command string, replies []rueidis.RedisResult) error {
+// firstError returns the first error among replies.
+func firstError(command string, replies []rueidis.RedisResult) error {
 	for _, reply := range replies {
 		if err := reply.Error(); err != nil {
 			return lua.Classify(command, err)
@@ -58,15 +58,20 @@ func (r *rig) drainAlone(ctx context.Context) (float64, error) {
 	return rate, nil
 }
 
+// readNew returns the command that reads new entries for a group.
+func (r *rig) readNew(c rueidis.Client, group string, count int64) rueidis.Completed {
+	return c.B().Xreadgroup().Group(group, floorConsumer).Count(count).Streams().Key(r.keys.Stream).Id(">").Build()
+}
+
+// settlement settles the entries that were read for a group.
+type settlement func(ctx context.Context, group string, entries []rueidis.XRangeSlice) error
+
 // readAlone reads all entries of the stream for a group, calls settle after each read, and returns the rate in
 // messages a second.
-func (r *rig) readAlone(
-	ctx context.Context, group string, settle func(context.Context, []rueidis.XRangeSlice) error,
-) (float64, error) {
+func (r *rig) readAlone(ctx context.Context, group string, settle settlement) (float64, error) {
 	read, begin := 0, time.Now()
 	for {
-		next := r.c.B().Xreadgroup().Group(group, floorConsumer).Count(floorLimit).Streams().Key(r.keys.Stream).Id(">").Build()
-		streams, err := r.c.Do(ctx, next).AsXReadSlices()
+		streams, err := r.c.Do(ctx, r.readNew(r.c, group, floorLimit)).AsXReadSlices()
 		if err != nil && !rueidis.IsRedisNil(err) {
 			return 0, fmt.Errorf("read %s: %w", r.Queue, lua.Classify("XREADGROUP", err))
 		}
@@ -74,7 +79,7 @@ func (r *rig) readAlone(
 		if len(entries) == 0 {
 			break
 		}
-		if err := settle(ctx, entries); err != nil {
+		if err := settle(ctx, group, entries); err != nil {
 			return 0, err
 		}
 		read += len(entries)
@@ -86,16 +91,19 @@ func (r *rig) readAlone(
 	return rate, nil
 }
 
-// xack returns a function that only acknowledges entries for a group.
-func (r *rig) xack(group string) func(context.Context, []rueidis.XRangeSlice) error {
-	return func(ctx context.Context, entries []rueidis.XRangeSlice) error {
-		ids := make([]string, len(entries))
-		for i, e := range entries {
-			ids[i] = e.ID
-		}
-		return lua.Classify("XACK", r.c.Do(ctx, r.c.B().Xack().Key(r.keys.Stream).Group(group).Id(ids...).Build()).Error())
-	}
+// xack is a settlement that only acknowledges the entries.
+func (r *rig) xack(ctx context.Context, group string, entries []rueidis.XRangeSlice) error {
+	ack := r.c.B().Xack().Key(r.keys.Stream).Group(group).Id(entryIDs(entries)...).Build()
+	return lua.Classify("XACK", r.c.Do(ctx, ack).Error())
 }
 
-// harmonic returns the rate of two stages that run one after the other on one server.
-func harmonic(a, b float64) float64 { return 1 / (1/a + 1/b) }
+func entryIDs(entries []rueidis.XRangeSlice) []string {
+	ids := make([]string, len(entries))
+	for i, e := range entries {
+		ids[i] = e.ID
+	}
+	return ids
+}
+
+// combinedRate returns the rate of two stages that run one after the other on one server.
+func combinedRate(a, b float64) float64 { return 1 / (1/a + 1/b) }

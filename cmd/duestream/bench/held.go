@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync/atomic"
@@ -20,9 +21,8 @@ type HeldConfig struct {
 // through the queue with two groups. The figures are the server's memory above that of the empty server, at its
 // maximum and at the end, with and without that worker.
 func Held(ctx context.Context, cfg HeldConfig) (Result, error) {
-	preset(map[*int]int{&cfg.Flight: 20_000})
 	cfg.Config = cfg.Config.withDefaults(1_000_000, 1)
-	preset(map[*time.Duration]time.Duration{&cfg.Rest: DefaultRest})
+	cfg.Flight, cfg.Rest = cmp.Or(cfg.Flight, 20_000), cmp.Or(cfg.Rest, DefaultRest)
 	if err := Check("flight", cfg.Flight); err != nil {
 		return Result{}, err
 	}
@@ -30,35 +30,35 @@ func Held(ctx context.Context, cfg HeldConfig) (Result, error) {
 		most, final := lower("held_memory_max", "MiB"), lower("held_memory_final", "KiB")
 		without, more := lower("held_memory_final_without", "KiB"), lower("held_memory_final_difference", "KiB")
 		slow := r.slowLog(ctx)
-		first := cfg // a warm-up that does not count, so that scripts and buffers are allocated
-		first.Rest = time.Millisecond
+		warmUp := cfg // a pass that does not count, so that scripts and buffers are allocated
+		warmUp.Rest = time.Millisecond
 		r.Messages = min(cfg.Messages, cfg.Flight)
-		if _, _, err := r.pass(ctx, first, true); err != nil {
+		if _, _, err := r.pass(ctx, warmUp, true); err != nil {
 			return Result{}, err
 		}
 		r.Messages = cfg.Messages
-		for round := range r.Rounds {
-			r.Progress("held round", round, r.Rounds)
+		err := r.rounds("held round", func() error {
 			floorMost, floorFinal, err := r.pass(ctx, cfg, false)
 			if err != nil {
-				return Result{}, err
+				return err
 			}
 			heldMost, heldFinal, err := r.pass(ctx, cfg, true)
 			if err != nil {
-				return Result{}, err
+				return err
 			}
 			most.pair(heldMost/(1<<20), floorMost/(1<<20))
 			final.add(heldFinal / (1 << 10))
 			without.add(floorFinal / (1 << 10))
 			more.add((heldFinal - floorFinal) / (1 << 10))
-		}
+			return nil
+		})
 		return noted(result("held", most, final, without, more), "used_memory without mem_clients_normal, above that of the "+
-			"empty server; the floor is the same without the entry that is held", slow(ctx)), nil
+			"empty server; the floor is the same without the entry that is held", slow(ctx)), err
 	})
 }
 
-// pass sends the messages through, with or without a held entry, and returns the memory above that of the empty
-// queue.
+// pass sends the messages through, with or without a held entry. It returns the memory above that of the empty queue:
+// its maximum, and its value at the end.
 func (r *rig) pass(ctx context.Context, cfg HeldConfig, hold bool) (most, final float64, err error) {
 	if err := r.clear(ctx); err != nil {
 		return 0, 0, err
@@ -67,11 +67,8 @@ func (r *rig) pass(ctx context.Context, cfg HeldConfig, hold bool) (most, final 
 	if err != nil {
 		return 0, 0, err
 	}
-	groups := []string{group, group + "-2"}
-	for _, g := range groups {
-		if err := r.group(ctx, g); err != nil {
-			return 0, 0, err
-		}
+	if err := r.createGroups(ctx, twoGroups...); err != nil {
+		return 0, 0, err
 	}
 	var parts []*part
 	defer func() { err = errors.Join(err, stop(parts...), r.clear(context.WithoutCancel(ctx))) }()
@@ -87,8 +84,8 @@ func (r *rig) pass(ctx context.Context, cfg HeldConfig, hold bool) (most, final 
 		}
 		parts = append(parts, p)
 	}
-	handled := make([]atomic.Int64, len(groups))
-	for i, g := range groups {
+	handled := make([]atomic.Int64, len(twoGroups))
+	for i, g := range twoGroups {
 		w, err := r.work(ctx, bridge.WorkerConfig{Group: g, Handler: func(_ context.Context, m *bridge.Message) error {
 			if string(m.Payload) != heldPayload {
 				handled[i].Add(1)
@@ -100,19 +97,20 @@ func (r *rig) pass(ctx context.Context, cfg HeldConfig, hold bool) (most, final 
 		}
 		parts = append(parts, w)
 	}
-	watched := r.watch(ctx)
+	endSampling := r.sampleMemory(ctx)
 	err = r.feed(ctx, cfg.Flight, handled)
-	most, failed := watched()
-	if err := errors.Join(err, failed); err != nil {
+	most, sampleErr := endSampling()
+	if err := errors.Join(err, sampleErr); err != nil {
 		return 0, 0, err
 	}
-	left := 0
+	held := 0
 	if hold {
-		left = 1
+		held = 1
 	}
-	err = until(ctx, r.longest(), "what is acknowledged is not freed", func() (bool, error) {
+	const nodeEntries = 100 // one node of the stream may still hold acknowledged entries
+	err = until(ctx, r.timeLimit(), "acknowledged entries are not freed", func() (bool, error) {
 		n, err := r.number(ctx, r.c.B().Xlen().Key(r.keys.Stream).Build())
-		return n <= left+100, err // guaranteed: within one stream node
+		return n <= held+nodeEntries, err
 	})
 	if err != nil {
 		return 0, 0, err
@@ -125,11 +123,11 @@ const heldPayload = "held"
 
 // holder starts a worker that takes one entry and holds it until it is stopped.
 func (r *rig) holder(ctx context.Context) (*part, error) {
-	has := make(chan struct{}, 1)
+	holds := make(chan struct{}, 1)
 	w, err := r.work(ctx, bridge.WorkerConfig{Group: group, Concurrency: 1, ShutdownTimeout: -1,
 		Handler: func(ctx context.Context, _ *bridge.Message) error {
 			select {
-			case has <- struct{}{}:
+			case holds <- struct{}{}:
 			default: // the entry was reclaimed and delivered again
 			}
 			<-ctx.Done()
@@ -142,7 +140,7 @@ func (r *rig) holder(ctx context.Context) (*part, error) {
 		return nil, errors.Join(err, stop(w))
 	}
 	select {
-	case <-has:
+	case <-holds:
 		return w, nil
 	case <-ctx.Done():
 		return nil, errors.Join(ctx.Err(), stop(w))
@@ -161,7 +159,8 @@ func (r *rig) feed(ctx context.Context, flight int, handled []atomic.Int64) erro
 	for sent := 0; sent < r.Messages || done() < r.Messages; {
 		r.Progress("messages", done(), r.Messages)
 		room := min(r.batch(), r.Messages-sent)
-		err := until(ctx, r.longest(), "not all messages come through", func() (bool, error) {
+		// Waits until the batch fits into flight, or all messages are handled.
+		err := until(ctx, r.timeLimit(), notAllHandled, func() (bool, error) {
 			return sent < r.Messages && sent+room-done() <= flight || done() >= r.Messages, nil
 		})
 		if err != nil {

@@ -1,9 +1,11 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"time"
 
@@ -21,15 +23,15 @@ type IdleConfig struct {
 	Bridges  int           // each with connections of its own; default 4
 	Duration time.Duration // of each measurement; default 15s
 	// Dial opens a connection for one bridge, in the same way as Config.Redis was opened, plus the given options.
-	Dial func(ctx context.Context, with ...func(*rueidis.ClientOption)) (*bridge.Redis, error)
+	Dial func(ctx context.Context, options ...func(*rueidis.ClientOption)) (*bridge.Redis, error)
 }
 
 // Idle measures the cost of bridges when nothing happens. Requests are counted on the wire as the bridges send them,
 // because the server's counters include commands inside scripts. The CPU time is reported by the server, with the
 // bridges and without them.
 func Idle(ctx context.Context, cfg IdleConfig) (Result, error) {
-	preset(map[*int]int{&cfg.Queues: 1000, &cfg.Bridges: 4})
-	preset(map[*time.Duration]time.Duration{&cfg.Duration: 15 * time.Second})
+	cfg.Queues, cfg.Bridges = cmp.Or(cfg.Queues, 1000), cmp.Or(cfg.Bridges, 4)
+	cfg.Duration = cmp.Or(cfg.Duration, 15*time.Second)
 	cfg.Config = cfg.Config.withDefaults(1, 1)
 	err := errors.Join(Check("queues", cfg.Queues), Check("bridges", cfg.Bridges), CheckDuration(cfg.Duration))
 	if cfg.Dial == nil {
@@ -45,14 +47,9 @@ func Idle(ctx context.Context, cfg IdleConfig) (Result, error) {
 		}
 		each, most := lower("idle_requests_per_bridge", "req/s"), lower("idle_requests_busiest_bridge", "req/s")
 		cpu, without := lower("idle_server_cpu", "% of a core"), lower("idle_server_cpu_without_bridges", "% of a core")
-		for round := range r.Rounds {
-			r.Progress("idle round", round, r.Rounds)
-			if err := i.round(ctx, each, most, cpu, without); err != nil {
-				return Result{}, err
-			}
-		}
+		err := r.rounds("idle round", func() error { return i.round(ctx, each, most, cpu, without) })
 		return noted(result("idle", each, most, cpu, without), fmt.Sprintf("%d queues with a group each, %d bridges; requests "+
-			"are counted as they are sent", cfg.Queues, cfg.Bridges)), nil
+			"are counted as they are sent", cfg.Queues, cfg.Bridges)), err
 	})
 }
 
@@ -94,12 +91,12 @@ func (i *idle) round(ctx context.Context, each, most, cpu, without *series) (err
 		}
 	}()
 	for n := range i.cfg.Bridges {
-		own, err := i.cfg.Dial(ctx, wires[n].count)
+		connection, err := i.cfg.Dial(ctx, wires[n].count)
 		if err != nil {
 			return err
 		}
-		connections = append(connections, own)
-		b, err := bridge.NewBridge(bridge.Config{Redis: own, Prefix: i.Prefix})
+		connections = append(connections, connection)
+		b, err := bridge.NewBridge(bridge.Config{Redis: connection, Prefix: i.Prefix})
 		if err != nil {
 			return err
 		}
@@ -129,7 +126,7 @@ func (i *idle) round(ctx context.Context, each, most, cpu, without *series) (err
 
 // settle waits until every bridge knows all bridges and queues, and the rate of requests no longer falls.
 func (i *idle) settle(ctx context.Context, bridges []*bridge.Bridge, wires []wire) error {
-	err := until(ctx, patience, "the bridges do not take up the queues", func() (bool, error) {
+	err := until(ctx, stepLimit, "the bridges do not take up the queues", func() (bool, error) {
 		owned := 0
 		for _, b := range bridges {
 			s := b.Status()
@@ -141,7 +138,7 @@ func (i *idle) settle(ctx context.Context, bridges []*bridge.Bridge, wires []wir
 		return owned >= len(i.queueNames), nil
 	})
 	const slice = 2 * time.Second
-	for previous := int64(1 << 62); err == nil; {
+	for previous := int64(math.MaxInt64); err == nil; {
 		before := sum(sent(wires))
 		if err = pause(ctx, slice); err != nil {
 			break

@@ -39,17 +39,17 @@ func numbers(reply rueidis.RedisResult) (map[string]float64, error) {
 // cost is the work of the server that holds the queue.
 type cost struct {
 	took     time.Duration
-	cpu      float64 // µs of its main thread, or of all threads if it does not report that
-	commands float64 // commands in scripts and of clients, without the script calls themselves
+	cpu      float64 // µs of the server's main thread, or of all threads if it does not report its main thread
+	commands float64 // commands in scripts and of clients, without the calls of scripts
 }
 
 // spent measures the server's work while do runs. It returns nil if the server does not report it.
 func (r *rig) spent(ctx context.Context, do func() error) (*cost, error) {
-	before, err := r.commands(ctx)
+	commandsBefore, err := r.commands(ctx)
 	if err != nil {
 		return nil, err
 	}
-	used, err := r.cpuTime(ctx)
+	cpuBefore, err := r.cpuTime(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -61,9 +61,9 @@ func (r *rig) spent(ctx context.Context, do func() error) (*cost, error) {
 	if c.cpu, err = r.cpuTime(ctx); err != nil || c.cpu == 0 {
 		return nil, err
 	}
-	c.cpu -= used
+	c.cpu -= cpuBefore
 	c.commands, err = r.commands(ctx)
-	c.commands -= before
+	c.commands -= commandsBefore
 	return c, err
 }
 
@@ -76,7 +76,7 @@ func (r *rig) cpuTime(ctx context.Context) (float64, error) {
 	return 1e6 * (cpu["used_cpu_sys"] + cpu["used_cpu_user"]), err
 }
 
-// commands returns the number of commands that the server has executed.
+// commands returns the number of commands that the server has executed, without calls of scripts and INFO.
 func (r *rig) commands(ctx context.Context) (total float64, err error) {
 	stats, err := r.info(ctx, "commandstats")
 	for name, calls := range stats {

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -23,12 +24,11 @@ type LatenessConfig struct {
 // rate. They are scheduled beforehand, with due times spread as evenly as milliseconds allow. There is one bridge and
 // one worker. With a rate above the server's capacity the queue grows, and the maximum comes near the duration.
 //
-// With an append-only file, the floor is the delay that the file causes for any command, see beside: the same bytes a
-// second by plain commands. Further figures are the difference to that floor, and the bytes appended per message from
-// its due time to its acknowledgement.
+// With an append-only file, the floor is the delay that the file causes for any command while plain commands append the
+// same bytes a second, see aofDelays. Further figures are the difference to that floor, and the bytes appended per
+// message from its due time to its acknowledgement.
 func Lateness(ctx context.Context, cfg LatenessConfig) (Result, error) {
-	preset(map[*int]int{&cfg.Rate: 20_000})
-	preset(map[*time.Duration]time.Duration{&cfg.Duration: 15 * time.Second})
+	cfg.Rate, cfg.Duration = cmp.Or(cfg.Rate, 20_000), cmp.Or(cfg.Duration, 15*time.Second)
 	if err := errors.Join(Check("rate", cfg.Rate), CheckDuration(cfg.Duration)); err != nil {
 		return Result{}, err
 	}
@@ -37,7 +37,7 @@ func Lateness(ctx context.Context, cfg LatenessConfig) (Result, error) {
 	return on(ctx, cfg.Config, func(ctx context.Context, r *rig) (Result, error) {
 		p50, p99, most := lower("lateness_p50", "ms"), lower("lateness_p99", "ms"), lower("lateness_max", "ms")
 		above, bytes := lower("lateness_p99_above_floor", "ms"), lower("lateness_appended", "bytes/msg")
-		note, err := r.times(ctx, func(ctx context.Context, c clock) error {
+		note, err := r.timedRounds(ctx, func(ctx context.Context, c clock) error {
 			late, appended, err := r.late(ctx, c, func(i int) time.Duration {
 				return time.Duration(i) * time.Second / time.Duration(cfg.Rate)
 			})
@@ -50,7 +50,7 @@ func Lateness(ctx context.Context, cfg LatenessConfig) (Result, error) {
 				most.add(quantile(late, 1))
 				return nil
 			}
-			floor, err := r.beside(ctx, cfg.Rate, appended, cfg.Duration)
+			floor, err := r.aofDelays(ctx, cfg.Rate, appended, cfg.Duration)
 			if err != nil {
 				return err
 			}
@@ -61,7 +61,7 @@ func Lateness(ctx context.Context, cfg LatenessConfig) (Result, error) {
 			bytes.add(appended)
 			return nil
 		})
-		if file, _ := r.appended(ctx); file >= 0 && len(bytes.values) == 0 {
+		if size, _ := r.aofSize(ctx); size >= 0 && len(bytes.values) == 0 {
 			note += "no floor: the append-only file was rewritten meanwhile (see auto-aof-rewrite-percentage)"
 		}
 		return noted(result("lateness", p50, p99, most, above, bytes), note), err
@@ -87,8 +87,8 @@ func Burst(ctx context.Context, cfg BurstConfig) (Result, error) {
 	cfg.Config = cfg.Config.withDefaults(25_000, 5)
 	return on(ctx, cfg.Config, func(ctx context.Context, r *rig) (Result, error) {
 		median, last := lower("burst_median", "ms"), lower("burst_last", "ms")
-		note, err := r.times(ctx, func(ctx context.Context, c clock) error {
-			drain, read, err := r.scriptsAlone(ctx)
+		note, err := r.timedRounds(ctx, func(ctx context.Context, c clock) error {
+			drain, read, err := r.scriptsAlone(ctx, r.xack)
 			if err != nil {
 				return err
 			}
@@ -97,60 +97,53 @@ func Burst(ctx context.Context, cfg BurstConfig) (Result, error) {
 				return err
 			}
 			median.add(quantile(late, 0.5))
-			last.pair(quantile(late, 1), 1000*float64(r.Messages)/harmonic(drain, read))
+			last.pair(quantile(late, 1), 1000*float64(r.Messages)/combinedRate(drain, read))
 			return nil
 		})
 		return noted(result("burst", median, last), note), err
 	})
 }
 
-// times runs rounds that need the server's clock.
-func (r *rig) times(ctx context.Context, round func(context.Context, clock) error) (note string, err error) {
+// timedRounds runs rounds that need the server's clock. note is the note of clock.
+func (r *rig) timedRounds(ctx context.Context, round func(context.Context, clock) error) (note string, err error) {
 	c, note, err := r.clock(ctx)
-	for i := 0; err == nil && i < r.Rounds; i++ {
-		r.Progress("round", i, r.Rounds)
-		err = round(ctx, c)
+	if err != nil {
+		return note, err
 	}
-	return note, err
+	return note, r.rounds("round", func() error { return round(ctx, c) })
 }
 
-const leads = 4 // attempts to schedule in time, each with twice the time of the last
+const maxTries = 4 // attempts to schedule in time, each with twice the time of the attempt before
 
 // late schedules the messages, the i-th due at after(i) from a common start. It returns the lateness of each message,
 // sorted, and the bytes per message that the server appended to its file after the scheduling; negative if unknown.
 func (r *rig) late(ctx context.Context, c clock, after func(i int) time.Duration) (
 	sorted []time.Duration, appended float64, err error,
 ) {
-	if err := r.group(ctx, group); err != nil {
+	if err := r.createGroups(ctx, group); err != nil {
 		return nil, 0, err
 	}
 	late, handled := make([]time.Duration, r.Messages), new(atomic.Int64)
 	parts, err := r.process(ctx, bridge.WorkerConfig{Group: group, Handler: func(_ context.Context, m *bridge.Message) error {
-		took := c.now().Sub(m.Due)
+		lateness := c.now().Sub(m.Due)
 		if i := handled.Add(1); i <= int64(len(late)) {
-			late[i-1] = took
+			late[i-1] = lateness
 		}
 		return nil
 	}})
 	if err != nil {
 		return nil, 0, err
 	}
-	end, err := r.beforehand(ctx, c, after)
+	lastDue, err := r.scheduleBeforehand(ctx, c, after)
+	var sizeBefore float64
 	if err == nil {
-		appended, err = r.appended(ctx)
+		sizeBefore, err = r.aofSize(ctx)
 	}
 	if err == nil {
-		err = until(ctx, time.Until(end)+r.longest(), "not all messages come through", func() (bool, error) {
-			n := int(handled.Load())
-			r.Progress("deliver", n, r.Messages)
-			return n >= r.Messages, nil
-		})
+		err = r.awaitHandled(ctx, time.Until(lastDue)+r.timeLimit(), handled, 1)
 	}
 	if err == nil {
-		err = r.through(ctx, handled, 1)
-	}
-	if err == nil {
-		appended, err = r.perMessage(ctx, appended)
+		appended, err = r.appendedPerMessage(ctx, sizeBefore)
 	}
 	if err := errors.Join(err, stop(parts...)); err != nil {
 		return nil, 0, err
@@ -159,30 +152,32 @@ func (r *rig) late(ctx context.Context, c clock, after func(i int) time.Duration
 	return late, appended, r.clear(ctx)
 }
 
-// beforehand schedules the messages while the queue is held, and releases the queue shortly before the first is due.
-// It returns when the last one is due.
-func (r *rig) beforehand(ctx context.Context, c clock, after func(i int) time.Duration) (end time.Time, err error) {
+// scheduleBeforehand schedules the messages while the queue is held, and releases the queue before the first message is
+// due. It returns the due time of the last message.
+func (r *rig) scheduleBeforehand(
+	ctx context.Context, c clock, after func(i int) time.Duration,
+) (lastDue time.Time, err error) {
 	lead := time.Second + time.Duration(r.Messages)*time.Second/50_000
-	for try := 0; try < leads; try++ {
+	for range maxTries {
 		if err := r.hold(ctx, true); err != nil {
-			return end, err
+			return lastDue, err
 		}
 		start := c.now().Add(lead).Truncate(time.Millisecond)
 		err := r.fill(ctx, "schedule", r.Messages, func(i int) time.Time {
 			return start.Add(after(i)).Truncate(time.Millisecond)
 		})
 		if err != nil {
-			return end, err
+			return lastDue, err
 		}
 		if start.Sub(c.now()) > 300*time.Millisecond {
 			return start.Add(after(r.Messages - 1)), r.hold(ctx, false)
 		}
 		if err := r.clearBelow(ctx, time.Now().Add(tomorrow)); err != nil {
-			return end, err
+			return lastDue, err
 		}
 		lead *= 2
 	}
-	return end, lua.Invalid("messages", strconv.Itoa(r.Messages),
+	return lastDue, lua.Invalid("messages", strconv.Itoa(r.Messages),
 		"must be fewer: scheduling them takes this server longer than %s", lead/2)
 }
 

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,8 +26,7 @@ const DefaultRest = 6 * time.Second
 // second one. It also measures the memory left after both groups have acknowledged everything. The measure is
 // used_memory without client buffers, which vary. No bridge runs.
 func Memory(ctx context.Context, cfg MemoryConfig) (Result, error) {
-	cfg.Config = cfg.Config.withDefaults(200_000, 1)
-	preset(map[*time.Duration]time.Duration{&cfg.Rest: DefaultRest})
+	cfg.Config, cfg.Rest = cfg.Config.withDefaults(200_000, 1), cmp.Or(cfg.Rest, DefaultRest)
 	return on(ctx, cfg.Config, func(ctx context.Context, r *rig) (Result, error) {
 		m := &memory{
 			rig: r, scheduled: lower("memory_scheduled", "bytes/msg"), ready: lower("memory_ready", "bytes/msg"),
@@ -39,14 +39,9 @@ func Memory(ctx context.Context, cfg MemoryConfig) (Result, error) {
 			return Result{}, err
 		}
 		r.Messages = n
-		for round := range r.Rounds {
-			r.Progress("memory round", round, r.Rounds)
-			if err := m.round(ctx, cfg.Rest); err != nil {
-				return Result{}, err
-			}
-		}
+		err := r.rounds("memory round", func() error { return m.round(ctx, cfg.Rest) })
 		return noted(result("memory", m.scheduled, m.ready, m.pending, m.left),
-			"used_memory without mem_clients_normal; IDs of 26 bytes", slow(ctx)), nil
+			"used_memory without mem_clients_normal; IDs of 26 bytes", slow(ctx)), err
 	})
 }
 
@@ -64,18 +59,17 @@ func (m *memory) round(ctx context.Context, rest time.Duration) error {
 	if err != nil {
 		return err
 	}
-	groups := []string{group, group + "-2"}
-	held := empty
-	per := func() (float64, error) {
+	last := empty
+	grownPerMessage := func() (float64, error) { // since the last call
 		now, err := m.used(ctx)
-		grown := (now - held) / float64(m.Messages)
-		held = now
+		grown := (now - last) / float64(m.Messages)
+		last = now
 		return grown, err
 	}
-	if err := m.due(ctx, "fill", groups...); err != nil {
+	if err := m.fillDue(ctx, twoGroups...); err != nil {
 		return err
 	}
-	if err := m.client.Close(); err != nil { // forgets the tokens of its calls
+	if err := m.client.Close(); err != nil { // so that the client forgets the tokens of its calls
 		return err
 	}
 	client, err := m.newClient()
@@ -83,7 +77,7 @@ func (m *memory) round(ctx context.Context, rest time.Duration) error {
 		return err
 	}
 	m.client = client
-	scheduled, err := per()
+	scheduled, err := grownPerMessage()
 	if err != nil {
 		return err
 	}
@@ -93,22 +87,23 @@ func (m *memory) round(ctx context.Context, rest time.Duration) error {
 	if _, err := m.drainAlone(ctx); err != nil {
 		return err
 	}
-	grown, err := per()
+	drained, err := grownPerMessage()
 	if err != nil {
 		return err
 	}
 	var pending []float64
-	for _, g := range groups {
-		if _, err := m.readAlone(ctx, g, func(context.Context, []rueidis.XRangeSlice) error { return nil }); err != nil {
+	unsettled := func(context.Context, string, []rueidis.XRangeSlice) error { return nil }
+	for _, g := range twoGroups {
+		if _, err := m.readAlone(ctx, g, unsettled); err != nil {
 			return err
 		}
-		one, err := per()
+		read, err := grownPerMessage()
 		if err != nil {
 			return err
 		}
-		pending = append(pending, one)
+		pending = append(pending, read)
 	}
-	for _, g := range groups {
+	for _, g := range twoGroups {
 		if err := m.ackAll(ctx, g); err != nil {
 			return err
 		}
@@ -118,9 +113,9 @@ func (m *memory) round(ctx context.Context, rest time.Duration) error {
 		return err
 	}
 	m.scheduled.add(scheduled)
-	m.ready.add(scheduled + grown)
-	for _, one := range pending {
-		m.pending.add(one)
+	m.ready.add(scheduled + drained)
+	for _, read := range pending {
+		m.pending.add(read)
 	}
 	m.left.add(100 * (left - empty) / empty)
 	return nil
@@ -128,21 +123,30 @@ func (m *memory) round(ctx context.Context, rest time.Duration) error {
 
 // used returns the server's memory, once the server has freed all unlinked memory in the background.
 func (r *rig) used(ctx context.Context) (float64, error) {
-	_ = r.c.Do(ctx, r.c.B().MemoryPurge().Build().SetSlot(r.keys.Due)).Error() // an error means that it is not allowed
+	_ = r.c.Do(ctx, r.c.B().MemoryPurge().Build().SetSlot(r.keys.Due)).Error() // a user may lack the right to it
 	if err := r.freed(ctx); err != nil {
 		return 0, err
 	}
+	used, err := r.usedMemory(ctx)
+	if err == nil && used == 0 {
+		err = errors.New("memory: the server does not report used_memory by INFO")
+	}
+	return used, err
+}
+
+// usedMemory returns the server's memory without client buffers, in bytes, or 0 if the server does not report it.
+func (r *rig) usedMemory(ctx context.Context) (float64, error) {
 	values, err := r.info(ctx, "memory")
-	if err == nil && values["used_memory"] == 0 {
-		err = errors.New("memory: the server does not tell used_memory by INFO")
+	if values["used_memory"] == 0 {
+		return 0, err
 	}
 	return values["used_memory"] - values["mem_clients_normal"], err
 }
 
 const restSlack = 4 << 10 // bytes: the effect of one more or one less request
 
-// rested returns used once it has been constant for the time rest, because the server updates its client buffers only
-// now and then. After four times rest it returns the last value.
+// rested returns the result of used once the result has been constant for the time rest, because the server updates its
+// client buffers only now and then. After four times rest it returns the last result.
 func (r *rig) rested(ctx context.Context, rest time.Duration) (float64, error) {
 	last, err := r.used(ctx)
 	for since, begin := time.Now(), time.Now(); err == nil && time.Since(since) < rest && time.Since(begin) < 4*rest; {
@@ -163,7 +167,7 @@ func (r *rig) rested(ctx context.Context, rest time.Duration) (float64, error) {
 func (r *rig) slowLog(ctx context.Context) (grown func(context.Context) string) {
 	size := func(ctx context.Context) int {
 		n, err := r.number(ctx, r.c.B().SlowlogLen().Build().SetSlot(r.keys.Due))
-		if err != nil { // not allowed
+		if err != nil { // a user may lack the right to it
 			return 0
 		}
 		return n
@@ -177,7 +181,7 @@ func (r *rig) slowLog(ctx context.Context) (grown func(context.Context) string) 
 	}
 }
 
-// ackAll acknowledges all entries that a group holds, and frees those that no other group needs.
+// ackAll acknowledges all entries that a group holds, and frees the entries that no other group needs.
 func (r *rig) ackAll(ctx context.Context, group string) error {
 	for {
 		rows, err := r.c.Do(ctx,
@@ -201,32 +205,31 @@ func (r *rig) ackAll(ctx context.Context, group string) error {
 	}
 }
 
-const sampleEvery = 20 * time.Millisecond
+const sampleInterval = 20 * time.Millisecond
 
-// watch samples the memory until the returned function is called. That function returns the maximum.
-func (r *rig) watch(ctx context.Context) (most func() (float64, error)) {
+// sampleMemory samples the memory until the returned function is called, which returns the maximum.
+func (r *rig) sampleMemory(ctx context.Context) (end func() (maximum float64, err error)) {
 	ctx, cancel := context.WithCancel(ctx)
-	type seen struct {
-		most float64
-		err  error
-	}
-	ended := make(chan seen, 1)
+	var maximum float64
+	var failure error
+	ended := make(chan struct{})
 	go func() {
-		var s seen
-		for s.err == nil && ctx.Err() == nil {
-			var values map[string]float64
-			values, s.err = r.info(ctx, "memory")
-			s.most = max(s.most, values["used_memory"]-values["mem_clients_normal"])
-			_ = pause(ctx, sampleEvery)
+		defer close(ended)
+		for ctx.Err() == nil {
+			used, err := r.usedMemory(ctx)
+			if err != nil {
+				if ctx.Err() == nil { // the end of the sampling is no failure
+					failure = err
+				}
+				return
+			}
+			maximum = max(maximum, used)
+			_ = pause(ctx, sampleInterval)
 		}
-		if ctx.Err() != nil {
-			s.err = nil
-		}
-		ended <- s
 	}()
 	return func() (float64, error) {
 		cancel()
-		s := <-ended
-		return s.most, s.err
+		<-ended
+		return maximum, failure
 	}
 }

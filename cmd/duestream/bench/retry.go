@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -29,62 +30,49 @@ var errBench = errors.New("a handler that always fails")
 // its attempts, with short delays. There is one bridge and one worker. The floor is the scripts alone as in Deliver,
 // with the retry script in place of XACK, 500 messages per call.
 func Retry(ctx context.Context, cfg RetryConfig) (Result, error) {
-	preset(map[*int]int{&cfg.Attempts: 5})
-	cfg.Config = cfg.Config.withDefaults(200_000, 3)
+	cfg.Config, cfg.Attempts = cfg.Config.withDefaults(200_000, 3), cmp.Or(cfg.Attempts, 5)
 	if err := Check("attempts", cfg.Attempts); err != nil {
 		return Result{}, err
 	}
 	return on(ctx, cfg.Config, func(ctx context.Context, r *rig) (Result, error) {
 		low, high := retryMin, retryMax
-		op, err := admin.New(r.Redis, r.Prefix)
-		if err != nil {
-			return Result{}, err
-		}
-		err = op.WritePolicy(ctx, r.Queue, "",
+		err := r.op.WritePolicy(ctx, r.Queue, "",
 			admin.PolicyUpdate{MaxAttempts: &cfg.Attempts, RetryMin: &low, RetryMax: &high})
 		if err != nil {
 			return Result{}, err
 		}
-		failed := higher("retry", "deliveries/s")
+		deliveries := higher("retry", "deliveries/s")
 		drain, retry := higher("drain_script_alone", "msg/s"), higher("xreadgroup_retry_script_alone", "msg/s")
-		err = r.turns(ctx, failed, func(ctx context.Context) (float64, error) {
-			d, a, err := r.retryFloor(ctx, cfg.Attempts)
-			drain.add(d)
-			retry.add(a)
-			return harmonic(d, a), err
-		}, func(ctx context.Context) (float64, error) { return r.retry(ctx, cfg.Attempts) })
-		return result("retry", failed, drain, retry), err
+		floor := func(ctx context.Context) (float64, error) {
+			drainRate, retryRate, err := r.scriptsAlone(ctx, r.retryScript(cfg.Attempts))
+			drain.add(drainRate)
+			retry.add(retryRate)
+			return combinedRate(drainRate, retryRate), err
+		}
+		product := func(ctx context.Context) (float64, error) { return r.retry(ctx, cfg.Attempts) }
+		err = r.turns(ctx, deliveries, floor, product)
+		return result("retry", deliveries, drain, retry), err
 	})
 }
 
-func (r *rig) retryFloor(ctx context.Context, attempts int) (drain, retry float64, err error) {
-	if err := r.due(ctx, "fill", group); err != nil {
-		return 0, 0, err
-	}
-	if err := r.hold(ctx, false); err != nil {
-		return 0, 0, err
-	}
-	if drain, err = r.drainAlone(ctx); err != nil {
-		return 0, 0, err
-	}
-	policy := lua.Attempts{Max: attempts, Delays: []time.Duration{time.Hour}} // not due again during the measurement
-	retry, err = r.readAlone(ctx, group, func(ctx context.Context, entries []rueidis.XRangeSlice) error {
+// retryScript is a settlement that schedules all entries again, so late that they are not due during the measurement.
+func (r *rig) retryScript(attempts int) settlement {
+	policy := lua.Attempts{Max: attempts, Delays: []time.Duration{time.Hour}}
+	const byPolicy = -1 // a delay that the policy decides
+	return func(ctx context.Context, group string, entries []rueidis.XRangeSlice) error {
 		failures := make([]lua.Failure, len(entries))
 		for i, e := range entries {
-			failures[i] = lua.Failure{Held: lua.Held{Entry: e.ID}, Action: lua.ActionRetry, Delay: -1,
+			failures[i] = lua.Failure{Held: lua.Held{Entry: e.ID}, Action: lua.ActionRetry, Delay: byPolicy,
 				Reason: lua.ReasonMaxAttempts, Error: errBench.Error()}
 		}
 		_, err := lua.Retry(ctx, r.c, r.keys, group, policy, failures)
 		return err
-	})
-	if err != nil {
-		return 0, 0, err
 	}
-	return drain, retry, r.clear(ctx)
 }
 
+// retry measures one round of the product, in deliveries a second.
 func (r *rig) retry(ctx context.Context, attempts int) (float64, error) {
-	if err := r.due(ctx, "fill", group); err != nil {
+	if err := r.fillDue(ctx, group); err != nil {
 		return 0, err
 	}
 	parts, err := r.process(ctx, bridge.WorkerConfig{Group: group, Handler: func(context.Context, *bridge.Message) error {
@@ -95,7 +83,7 @@ func (r *rig) retry(ctx context.Context, attempts int) (float64, error) {
 	}
 	begin := time.Now()
 	if err = r.hold(ctx, false); err == nil {
-		err = until(ctx, time.Duration(attempts)*r.longest(), "not all messages are dead-lettered", func() (bool, error) {
+		err = until(ctx, time.Duration(attempts)*r.timeLimit(), "not all messages are dead-lettered", func() (bool, error) {
 			dead, err := r.number(ctx, r.c.B().Xlen().Key(r.keys.Dead).Build())
 			r.Progress("retry", dead, r.Messages)
 			return dead >= r.Messages, err

@@ -20,13 +20,14 @@ const (
 	dayAfter   = 48 * time.Hour // due time of the backlog
 	chunk      = 1000           // messages, members or entries per request outside the measurement
 	stopWithin = 30 * time.Second
-	patience   = 30 * time.Second // for short steps: the start of a bridge, freeing memory
+	stepLimit  = 30 * time.Second // time limit of short steps: the start of a bridge, freeing memory
 )
 
 // rig is the queue that a scenario works on.
 type rig struct {
 	Config
 	c          rueidis.Client
+	op         *admin.Admin
 	keys       lua.Keys
 	client     *bridge.Client
 	payload    []byte
@@ -39,14 +40,17 @@ func on(ctx context.Context, cfg Config, scenario func(context.Context, *rig) (R
 		return Result{}, err
 	}
 	r := &rig{Config: cfg, c: cfg.Redis.Client, keys: lua.NewKeys(cfg.Prefix, cfg.Queue), payload: make([]byte, cfg.Payload)}
+	if r.op, err = admin.New(r.Redis, r.Prefix); err != nil {
+		return Result{}, err
+	}
 	if r.client, err = r.newClient(); err != nil {
 		return Result{}, err
 	}
 	defer func() {
 		if ctx.Err() != nil {
-			err = ctx.Err() // whatever error the end of ctx caused
+			err = ctx.Err() // in place of the errors that the end of ctx caused
 		}
-		_ = r.client.Close() // before the clean-up, because it may write until then
+		_ = r.client.Close() // before the clean-up, because an open client may still write
 		queues := append(r.queueNames, cfg.Queue)
 		err = errors.Join(err, Remove(context.WithoutCancel(ctx), cfg.Redis, cfg.Prefix, queues...))
 	}()
@@ -60,8 +64,8 @@ func (r *rig) newClient() (*bridge.Client, error) {
 	return bridge.NewClient(bridge.ClientConfig{Redis: r.Redis, Prefix: r.Prefix})
 }
 
-// backlog schedules the messages that stay scheduled. It uses the other connection: the client library is faster on a
-// connection without concurrent calls so far, and that is part of the measurement.
+// backlog schedules the messages that stay scheduled. It uses the connection for blocking reads, because the client
+// library is faster on a connection that had no concurrent calls yet, and the measurement needs such a connection.
 func (r *rig) backlog(ctx context.Context) error {
 	if r.Backlog == 0 {
 		return nil
@@ -83,7 +87,7 @@ func (r *rig) backlog(ctx context.Context) error {
 }
 
 // fill schedules n messages, the i-th due at due(i).
-func (r *rig) fill(ctx context.Context, what string, n int, due func(i int) time.Time) error {
+func (r *rig) fill(ctx context.Context, step string, n int, due func(i int) time.Time) error {
 	var next, done atomic.Int64
 	size := r.batch()
 	return together(ctx, 4, func(ctx context.Context) error {
@@ -99,7 +103,7 @@ func (r *rig) fill(ctx context.Context, what string, n int, due func(i int) time
 			if err := r.schedule(ctx, r.client, batch); err != nil {
 				return err
 			}
-			r.Progress(what, int(done.Add(int64(len(batch)))), n)
+			r.Progress(step, int(done.Add(int64(len(batch)))), n)
 		}
 	})
 }
@@ -117,7 +121,7 @@ func (r *rig) schedule(ctx context.Context, client *bridge.Client, batch []bridg
 	return err
 }
 
-// together runs n workers concurrently. The first error ends them all, and is returned.
+// together runs work in n goroutines. The first error ends all of them, and is returned.
 func together(ctx context.Context, n int, work func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -158,39 +162,38 @@ func (r *rig) clearBelow(ctx context.Context, t time.Time) error {
 		if err != nil || len(members) == 0 {
 			return lua.Classify("ZRANGEBYSCORE", err)
 		}
-		for _, reply := range r.c.DoMulti(ctx, r.c.B().Zrem().Key(r.keys.Due).Member(members...).Build(),
+		err = firstError("ZREM", r.c.DoMulti(ctx, r.c.B().Zrem().Key(r.keys.Due).Member(members...).Build(),
 			r.c.B().Hdel().Key(r.keys.Payload).Field(members...).Build(),
-			r.c.B().Hdel().Key(r.keys.Meta).Field(members...).Build()) {
-			if err := reply.Error(); err != nil {
-				return fmt.Errorf("clear %s: %w", r.Queue, lua.Classify("ZREM", err))
-			}
+			r.c.B().Hdel().Key(r.keys.Meta).Field(members...).Build()))
+		if err != nil {
+			return fmt.Errorf("clear %s: %w", r.Queue, err)
 		}
 	}
 }
 
-// freed waits until the server has freed unlinked memory in the background. It gives up after a while, because others
-// may unlink, too. It does not wait if the server does not report this.
+// freed waits until the server has freed unlinked memory in the background. It waits at most 10 s, because other
+// clients may unlink keys, too. It does not wait if the server does not report the pending objects.
 func (r *rig) freed(ctx context.Context) error {
 	begin := time.Now()
-	return until(ctx, patience, "memory is not freed", func() (bool, error) {
+	return until(ctx, stepLimit, "memory is not freed", func() (bool, error) {
 		memory, err := r.info(ctx, "memory")
-		return memory["lazyfree_pending_objects"] == 0 || time.Since(begin) > patience/3, err
+		return memory["lazyfree_pending_objects"] == 0 || time.Since(begin) > stepLimit/3, err
 	})
 }
 
 // hold holds the queue, or releases it.
 func (r *rig) hold(ctx context.Context, held bool) error {
-	op, err := admin.New(r.Redis, r.Prefix)
-	if err != nil {
-		return err
-	}
-	return op.WritePolicy(ctx, r.Queue, "", admin.PolicyUpdate{Held: &held})
+	return r.op.WritePolicy(ctx, r.Queue, "", admin.PolicyUpdate{Held: &held})
 }
 
-// group creates a group unless it exists.
-func (r *rig) group(ctx context.Context, name string) error {
-	_, err := bridge.CreateGroup(ctx, r.Redis, r.Prefix, r.Queue, name)
-	return err
+// createGroups creates the groups that do not exist.
+func (r *rig) createGroups(ctx context.Context, names ...string) error {
+	for _, name := range names {
+		if _, err := bridge.CreateGroup(ctx, r.Redis, r.Prefix, r.Queue, name); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // part is a running bridge or worker.
@@ -211,14 +214,14 @@ func stop(parts ...*part) error {
 	var errs []error
 	for i := len(parts) - 1; i >= 0; i-- {
 		parts[i].cancel()
-		late := time.NewTimer(stopWithin)
+		timeout := time.NewTimer(stopWithin)
 		select {
 		case err := <-parts[i].ended:
 			errs = append(errs, err)
-		case <-late.C:
+		case <-timeout.C:
 			errs = append(errs, fmt.Errorf("a bridge or worker did not stop within %s", stopWithin))
 		}
-		late.Stop()
+		timeout.Stop()
 	}
 	return errors.Join(errs...)
 }
@@ -233,11 +236,11 @@ func (r *rig) serve(ctx context.Context) (*part, error) {
 		return nil, err
 	}
 	p := start(b.Run)
-	err = until(ctx, patience, "the bridge does not take up the queue (does another one serve this prefix?)",
+	err = until(ctx, stepLimit, "the bridge does not take up the queue (does another bridge serve this prefix?)",
 		func() (bool, error) {
 			select {
 			case err := <-p.ended:
-				p.ended <- err
+				p.ended <- err // for stop
 				return false, errors.Join(errors.New("the bridge ended"), err)
 			default:
 			}
@@ -279,7 +282,7 @@ func (r *rig) work(ctx context.Context, cfg bridge.WorkerConfig) (*part, error) 
 		return nil, lua.Classify("XADD", err)
 	}
 	p := start(w.Run)
-	err = until(ctx, patience, "the worker does not read", func() (bool, error) {
+	err = until(ctx, stepLimit, "the worker does not read", func() (bool, error) {
 		return probed.Load() && w.Stats().Acknowledged > 0, nil
 	})
 	if err != nil {
@@ -288,11 +291,12 @@ func (r *rig) work(ctx context.Context, cfg bridge.WorkerConfig) (*part, error) 
 	return p, nil
 }
 
-// until waits for ok, at most for limit. or is the error text after that.
-func until(ctx context.Context, limit time.Duration, or string, ok func() (bool, error)) error {
+// until waits until ok returns true or an error, at most for limit. After limit it returns an error with the text
+// timeoutText.
+func until(ctx context.Context, limit time.Duration, timeoutText string, ok func() (bool, error)) error {
 	deadline := time.Now().Add(limit)
-	again := time.NewTicker(2 * time.Millisecond)
-	defer again.Stop()
+	ticker := time.NewTicker(2 * time.Millisecond)
+	defer ticker.Stop()
 	for {
 		done, err := ok()
 		switch {
@@ -301,11 +305,11 @@ func until(ctx context.Context, limit time.Duration, or string, ok func() (bool,
 		case err != nil || done:
 			return err
 		case time.Now().After(deadline):
-			return fmt.Errorf("%s, after %s", or, limit)
+			return fmt.Errorf("%s, after %s", timeoutText, limit)
 		}
 		select {
 		case <-ctx.Done():
-		case <-again.C:
+		case <-ticker.C:
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,8 +14,8 @@ import (
 	"github.com/duestream/duestream/stream"
 )
 
-// TripConfig configures Trip. Messages follows from rates and duration. Rounds is 1 by default, Concurrency that of a
-// worker.
+// TripConfig configures Trip. Messages follows from Rates and Duration. Rounds is 1 by default. The default of
+// Concurrency is the default of a worker.
 type TripConfig struct {
 	Config
 	Rates    []int         // messages a second, each measured by itself; default 1, 10, 100, 1,000, 10,000
@@ -23,22 +24,22 @@ type TripConfig struct {
 
 const (
 	tripDelay   = 300 * time.Millisecond // from schedule to due time
-	tripCallers = 16                     // concurrent callers: more than calls in flight while the server keeps up
-	tripRest    = 100 * time.Millisecond // for the last acknowledgements
+	tripCallers = 16                     // concurrent callers, more than calls in flight if the server keeps up
+	tripRest    = 100 * time.Millisecond // time for the last acknowledgements
 )
 
 // Trip measures the server's work for one message from schedule to acknowledgement, when messages come at an even
 // rate, one per call: CPU time, commands, and the lateness of the handler. One process has one bridge and one worker,
 // as users run them. The floor is the same service by plain commands, see floorService.
 //
-// Each side is first measured while it is idle. That cost is a figure of its own. It is not part of the cost of a
+// Each side is first measured while it is idle. The idle cost is a figure of its own. It is not part of the cost of a
 // message, but part of the share of a core that the service uses at a rate.
 func Trip(ctx context.Context, cfg TripConfig) (Result, error) {
 	if len(cfg.Rates) == 0 {
 		cfg.Rates = []int{1, 10, 100, 1000, 10_000}
 	}
-	preset(map[*time.Duration]time.Duration{&cfg.Duration: 3 * time.Second})
-	preset(map[*int]int{&cfg.Concurrency: stream.DefaultConcurrency})
+	cfg.Duration = cmp.Or(cfg.Duration, 3*time.Second)
+	cfg.Concurrency = cmp.Or(cfg.Concurrency, stream.DefaultConcurrency)
 	if err := errors.Join(Check("rates", cfg.Rates...), CheckDuration(cfg.Duration)); err != nil {
 		return Result{}, err
 	}
@@ -53,7 +54,7 @@ func Trip(ctx context.Context, cfg TripConfig) (Result, error) {
 				lower(name+"commands", "commands/msg"), lower(name+"p50", "ms"), lower(name+"p99", "ms"))
 		}
 		t := &trip{rig: r, cfg: cfg}
-		note, err := r.times(ctx, func(ctx context.Context, c clock) error {
+		note, err := r.timedRounds(ctx, func(ctx context.Context, c clock) error {
 			t.server = c
 			floor, err := t.side(ctx, "floor", t.floorService())
 			if err != nil {
@@ -96,7 +97,7 @@ func (t *trip) service() service {
 	return service{
 		start: func(ctx context.Context) ([]*part, error) {
 			return t.process(ctx, bridge.WorkerConfig{Group: group, Handler: func(_ context.Context, m *bridge.Message) error {
-				t.handled(m.Due)
+				t.handle(m.Due)
 				return nil
 			}})
 		},
@@ -107,23 +108,23 @@ func (t *trip) service() service {
 	}
 }
 
-// handled is the handler of both services.
-func (t *trip) handled(due time.Time) {
+// handle is the handler of both services. It notes the lateness of a message.
+func (t *trip) handle(due time.Time) {
 	late := t.server.now().Sub(due)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.lateness = append(t.lateness, late)
 }
 
-// count returns the number of handled messages.
+// count returns the number of handled messages since the last call of takeLateness.
 func (t *trip) count() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return len(t.lateness)
 }
 
-// taken returns the lateness of the handled messages, sorted, and resets it.
-func (t *trip) taken() []time.Duration {
+// takeLateness returns the lateness of the handled messages, sorted, and forgets these messages.
+func (t *trip) takeLateness() []time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	late := t.lateness
@@ -135,7 +136,7 @@ func (t *trip) taken() []time.Duration {
 // side measures a service, idle and at all rates. It returns the values of the figures of Trip, negative if the
 // server does not report them.
 func (t *trip) side(ctx context.Context, name string, s service) (values []float64, err error) {
-	if err := t.group(ctx, group); err != nil {
+	if err := t.createGroups(ctx, group); err != nil {
 		return nil, err
 	}
 	t.Progress(name+" idle", 0, 1)
@@ -148,42 +149,44 @@ func (t *trip) side(ctx context.Context, name string, s service) (values []float
 	if err = errors.Join(err, pause(ctx, min(time.Second, t.cfg.Duration))); err != nil {
 		return nil, err
 	}
-	t.taken()
+	t.takeLateness()
 	idle, err := t.spent(ctx, func() error { return pause(ctx, t.cfg.Duration) })
 	if err != nil {
 		return nil, err
 	}
-	idling, asking := -1.0, -1.0
+	const corePercent = 1e4 // µs of CPU time in a second that are one percent of a core
+	idleShare, idleCommands := -1.0, -1.0
 	if idle != nil {
-		idling, asking = idle.cpu/idle.took.Seconds()/1e4, idle.commands/idle.took.Seconds()
+		idleShare, idleCommands = idle.cpu/idle.took.Seconds()/corePercent, idle.commands/idle.took.Seconds()
 	}
-	values = append(values, idling, asking)
+	values = append(values, idleShare, idleCommands)
 	for _, rate := range t.cfg.Rates {
-		n, what := t.cfg.messages(rate), fmt.Sprintf("%s, %d a second", name, rate)
-		all, err := t.spent(ctx, func() error { return t.flow(ctx, what, rate, n, s.send) })
+		n, step := t.cfg.messages(rate), fmt.Sprintf("%s, %d a second", name, rate)
+		busy, err := t.spent(ctx, func() error { return t.flow(ctx, step, rate, n, s.send) })
 		if err != nil {
 			return nil, err
 		}
 		cpu, share, commands := -1.0, -1.0, -1.0
-		if idle != nil && all != nil {
-			as := all.took.Seconds() / idle.took.Seconds()
-			cpu, commands = max(0, all.cpu-as*idle.cpu)/float64(n), max(0, all.commands-as*idle.commands)/float64(n)
-			share = idling + cpu*float64(rate)/1e4
+		if idle != nil && busy != nil {
+			idleTimes := busy.took.Seconds() / idle.took.Seconds() // scales the idle cost to the time of this one
+			cpu = max(0, busy.cpu-idleTimes*idle.cpu) / float64(n)
+			commands = max(0, busy.commands-idleTimes*idle.commands) / float64(n)
+			share = idleShare + cpu*float64(rate)/corePercent
 		}
-		late := t.taken()
+		late := t.takeLateness()
 		values = append(values, cpu, share, commands, quantile(late, 0.5), quantile(late, 0.99))
 	}
 	return values, nil
 }
 
-// flow sends n messages at a rate, and waits until they are handled and had time to be acknowledged. Checking the
-// acknowledgements would add to the measured cost.
-func (t *trip) flow(ctx context.Context, what string, rate, n int, send call) error {
+// flow sends n messages at a rate, and waits until they are handled, and for the time in which they are acknowledged.
+// It does not check the acknowledgements, because that would add to the measured cost.
+func (t *trip) flow(ctx context.Context, step string, rate, n int, send call) error {
 	var next atomic.Int64
 	begin := time.Now()
 	err := together(ctx, tripCallers, func(ctx context.Context) error {
 		for i := next.Add(1) - 1; i < int64(n); i = next.Add(1) - 1 {
-			t.Progress(what, t.count(), n)
+			t.Progress(step, t.count(), n)
 			err := pause(ctx, time.Until(begin.Add(time.Duration(i)*time.Second/time.Duration(rate))))
 			if err = errors.Join(err, send(ctx)); err != nil {
 				return err
@@ -192,10 +195,10 @@ func (t *trip) flow(ctx context.Context, what string, rate, n int, send call) er
 		return nil
 	})
 	if reached := float64(n) / time.Since(begin).Seconds(); reached < 0.9*float64(rate) && n >= rate {
-		t.notes = append(t.notes, fmt.Sprintf("%s: only %.0f a second were reached", what, reached))
+		t.notes = append(t.notes, fmt.Sprintf("%s: only %.0f a second were reached", step, reached))
 	}
 	if err == nil {
-		err = until(ctx, t.longest(), "not all messages come through", func() (bool, error) { return t.count() >= n, nil })
+		err = until(ctx, t.timeLimit(), notAllHandled, func() (bool, error) { return t.count() >= n, nil })
 	}
 	if err == nil {
 		err = pause(ctx, tripRest)

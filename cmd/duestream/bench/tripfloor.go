@@ -11,8 +11,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// moveDue is a drain as one writes it by hand: it moves due messages from the schedule into the stream.
-var moveDue = rueidis.NewLuaScript(`
+// moveDueScript is a drain as one writes it by hand: it moves due messages from the schedule into the stream.
+var moveDueScript = rueidis.NewLuaScript(`
 local due = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', ARGV[1], 'WITHSCORES', 'LIMIT', 0, ARGV[2])
 if #due == 0 then return 0 end
 local ids = {}
@@ -23,20 +23,28 @@ redis.call('ZREM', KEYS[1], unpack(ids))
 redis.call('HDEL', KEYS[2], unpack(ids))
 return #ids`)
 
+// moveDue moves at most limit messages that are due at now, and returns their number.
+func (r *rig) moveDue(ctx context.Context, now time.Time, limit int) (int, error) {
+	keys := []string{r.keys.Due, r.keys.Payload, r.keys.Stream}
+	args := []string{strconv.FormatInt(now.UnixMilli(), 10), strconv.Itoa(limit)}
+	moved, err := moveDueScript.Exec(ctx, r.c, keys, args).AsInt64()
+	return int(moved), err
+}
+
 // floorService is the same service by plain commands, with none of our other features: HSET and ZADD for each
 // message, moveDue every 10 ms, and a worker that reads entries, and acknowledges and deletes them at once.
 func (t *trip) floorService() service {
 	var ids atomic.Int64
 	return service{
 		start: func(context.Context) ([]*part, error) {
-			return []*part{start(ending(t.move)), start(ending(t.read))}, nil
+			return []*part{start(untilEnd(t.move)), start(untilEnd(t.read))}, nil
 		},
 		send: func(ctx context.Context) error { return t.put(ctx, t.c, 1, t.server.now().Add(tripDelay), &ids) },
 	}
 }
 
-// ending returns run without the error that the end of its context causes.
-func ending(run func(context.Context) error) func(context.Context) error {
+// untilEnd returns run without the error that the end of its context causes.
+func untilEnd(run func(context.Context) error) func(context.Context) error {
 	return func(ctx context.Context) error {
 		if err := run(ctx); ctx.Err() == nil {
 			return err
@@ -46,10 +54,8 @@ func ending(run func(context.Context) error) func(context.Context) error {
 }
 
 func (t *trip) move(ctx context.Context) error {
-	keys := []string{t.keys.Due, t.keys.Payload, t.keys.Stream}
 	for {
-		now := strconv.FormatInt(t.server.now().UnixMilli(), 10)
-		moved, err := moveDue.Exec(ctx, t.c, keys, []string{now, strconv.Itoa(floorLimit)}).AsInt64()
+		moved, err := t.moveDue(ctx, t.server.now(), floorLimit)
 		if err == nil && moved < floorLimit {
 			err = pause(ctx, 10*time.Millisecond)
 		}
@@ -70,18 +76,19 @@ func (t *trip) read(ctx context.Context) error {
 		if err != nil {
 			return lua.Classify("XREADGROUP", err)
 		}
-		var entries []string
-		for _, e := range streams[t.keys.Stream] {
-			entries = append(entries, e.ID)
+		entries := streams[t.keys.Stream]
+		for _, e := range entries {
 			for _, f := range e.FieldValues {
 				if f.Field == "due" {
 					due, _ := strconv.ParseInt(f.Value, 10, 64)
-					t.handled(time.UnixMilli(due))
+					t.handle(time.UnixMilli(due))
 				}
 			}
 		}
-		err = failed("XACK and XDEL", t.c.DoMulti(ctx, t.c.B().Xack().Key(t.keys.Stream).Group(group).Id(entries...).Build(),
-			t.c.B().Xdel().Key(t.keys.Stream).Id(entries...).Build()))
+		ids := entryIDs(entries)
+		ack := t.c.B().Xack().Key(t.keys.Stream).Group(group).Id(ids...).Build()
+		del := t.c.B().Xdel().Key(t.keys.Stream).Id(ids...).Build()
+		err = firstError("XACK and XDEL", t.c.DoMulti(ctx, ack, del))
 		if err != nil {
 			return err
 		}

@@ -1,13 +1,15 @@
 package bench
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"net"
-	"strconv"
 	"sync/atomic"
 
 	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/internal/resp"
 )
 
 // wire counts the requests that a client sends to the network. The server's own counters include the commands inside
@@ -34,38 +36,23 @@ func (w *wire) count(opt *rueidis.ClientOption) {
 	}
 }
 
-// countedConn counts the requests in the bytes written. A request is an array of strings, `*2\r\n$3\r\nGET\r\n…`.
+// countedConn counts the requests in the bytes written.
 type countedConn struct {
 	net.Conn
 	wire *wire
-	line []byte // the unfinished line
-	skip int    // bytes left of a string and its line end
+	part []byte // the written part of a request whose end is not written yet
 }
 
 func (c *countedConn) Write(p []byte) (int, error) {
-	c.read(p)
-	return c.Conn.Write(p)
-}
-
-func (c *countedConn) read(p []byte) {
-	for len(p) > 0 {
-		if n := min(c.skip, len(p)); n > 0 {
-			c.skip, p = c.skip-n, p[n:]
-			continue
+	c.part = append(c.part, p...)
+	requests, whole := resp.NewReader(bytes.NewReader(c.part)), 0
+	for {
+		if _, err := requests.Command(); err != nil {
+			break // the end of the request is not written yet
 		}
-		b := p[0]
-		p = p[1:]
-		if b != '\n' {
-			c.line = append(c.line, b)
-			continue
-		}
-		switch line := c.line; {
-		case len(line) > 2 && line[0] == '*':
-			c.wire.requests.Add(1)
-		case len(line) > 2 && line[0] == '$':
-			n, _ := strconv.Atoi(string(line[1 : len(line)-1]))
-			c.skip = n + len("\r\n")
-		}
-		c.line = c.line[:0]
+		whole += len(requests.Raw())
+		c.wire.requests.Add(1)
 	}
+	c.part = append(c.part[:0], c.part[whole:]...)
+	return c.Conn.Write(p)
 }

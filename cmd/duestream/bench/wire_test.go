@@ -26,6 +26,7 @@ func TestIdleCountsWhatTheServerSees(t *testing.T) {
 		for i := range requests / 3 {
 			all.Go(func() {
 				c := r.Client
+				// A value that looks like requests, and fills several packets, must not be counted.
 				value := strings.Repeat("*1\r\n$4\r\nPING\r\n", i*100)
 				for _, reply := range c.DoMulti(context.Background(),
 					c.B().Set().Key("k").Value(value).Build(), c.B().Set().Key("").Value("").Build(),
@@ -38,7 +39,7 @@ func TestIdleCountsWhatTheServerSees(t *testing.T) {
 		}
 		all.Wait()
 	}
-	send() // opens all connections: MONITOR does not show every command of that
+	send() // opens all connections first, because MONITOR does not show every command that opens one
 	monitor.Reset()
 	before := w.requests.Load()
 	send()

@@ -15,7 +15,7 @@ var comingBackCases = []Case{
 	{
 		Name: "same-name", Level: Minimal, Section: "8, steps 5 and 6",
 		Rule: "What a worker held when it was killed is not lost when it starts again under the same name: it is worked on again.",
-		run: func(t *trial) {
+		worker: func(t *workerTrial) {
 			// Long enough for the worker to start again before a bridge reclaims the messages that it held.
 			t.policy(admin.SettingVisibility, "6000")
 			one := t.served("one")
@@ -33,7 +33,7 @@ var comingBackCases = []Case{
 	{
 		Name: "last-attempt", Level: Minimal, Section: "9",
 		Rule: "A worker takes no part in counting: what fails at its last attempt becomes a dead letter, and is not acknowledged.",
-		run: func(t *trial) {
+		worker: func(t *workerTrial) {
 			t.served("one")
 			t.schedule(message{id: "hopeless", work: "fail 1000", maxAttempts: 3, payload: "body"}, message{id: "at-last", work: "fail 2", maxAttempts: 3})
 			letter := t.letter("hopeless", 0)
@@ -47,7 +47,7 @@ var comingBackCases = []Case{
 	{
 		Name: "same-id", Level: Minimal, Section: "7 (IDs) and 8, step 4",
 		Rule: "A message ID may be used again, also at the same time: each entry is worked on, whatever IDs a worker has seen before.",
-		run: func(t *trial) {
+		worker: func(t *workerTrial) {
 			t.served("one")
 			for n := range 2 {
 				m := message{id: "again", payload: fmt.Sprint("body ", n+1)}
@@ -65,8 +65,9 @@ var comingBackCases = []Case{
 	},
 	{
 		Name: "for-own-group", Level: Good, Section: "5 and 8, step 3",
-		Rule: "An entry whose for is empty, or its own group, is worked on, and no other one that has for, whatever attempt it is.",
-		run: func(t *trial) {
+		Rule: "An entry whose field `for` is empty, or names the worker's group, is worked on, whatever attempt it is. " +
+			"One whose field `for` names another group is not.",
+		worker: func(t *workerTrial) {
 			t.served("one")
 			own := map[string][2]string{"empty": {"", "1"}, "empty-third": {"", "3"}, "own-first": {t.group, "1"},
 				"own-second": {t.group, "2"}, "own-seventh": {t.group, "7"}}
@@ -99,7 +100,7 @@ var comingBackCases = []Case{
 	{
 		Name: "killed-after-extending", Level: Good, Section: "8, step 7, and 9",
 		Rule: "Work that was extended several times is one attempt: when its worker is killed then, the message comes back with attempt 2.",
-		run: func(t *trial) {
+		worker: func(t *workerTrial) {
 			one := t.served("one")
 			t.schedule(message{id: "long", work: t.slow(6)})
 			t.awaitBegun(0, "long", 1)
@@ -114,7 +115,7 @@ var comingBackCases = []Case{
 	{
 		Name: "killed-by-message", Level: Good, Section: "8 (At the start)",
 		Rule: "A worker leaves alone what one of its name held when it was killed: it comes back with the next attempt, so a message that kills its worker each time is given up, however soon that starts again.",
-		run: func(t *trial) {
+		worker: func(t *workerTrial) {
 			w := t.served("one")
 			t.schedule(message{id: "deadly", work: "slow 60000", maxAttempts: 2})
 			for attempt := 1; attempt <= 2; attempt++ {
@@ -132,7 +133,7 @@ var comingBackCases = []Case{
 	{
 		Name: "limits", Level: Minimal, Section: "13",
 		Rule: "Names, IDs, headers and attempts are taken up to their limits.",
-		run: func(t *trial) {
+		worker: func(t *workerTrial) {
 			t.group = strings.Repeat("g", 250) + "röß"
 			t.register()
 			t.worker(strings.Repeat("c", 251) + "→é")
@@ -159,12 +160,10 @@ var comingBackCases = []Case{
 }
 
 // watching waits, and fails if a message is begun again or a program is in trouble.
-func (t *trial) watching(long time.Duration, id string) {
-	for end := time.Now().Add(long); time.Now().Before(end); {
+func (t *workerTrial) watching(long time.Duration, id string) {
+	t.lookOn(time.Now().Add(long), func() {
 		if all := t.begunOf(id); len(all) > 1 {
 			failf("message %q was begun %s, with attempts %v, the second time after %s", id, times(len(all)), attempts(all), all[1].at.Sub(all[0].at).Round(time.Millisecond))
 		}
-		t.pause(lookEvery)
-		check(t.trouble())
-	}
+	})
 }

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -21,7 +20,7 @@ var completeCases = []Case{
 	{
 		Name: "retry-after", Level: Complete, Section: "8, step 6, and 9",
 		Rule: "A failure with a delay of its own comes back after that delay, not after the visibility timeout, with attempt 2, and says why in the field error.",
-		run: func(t *trial) {
+		worker: func(t *workerTrial) {
 			const observer = "observer" // a group that never acknowledges keeps the entries
 			t.unhurry()
 			t.register()
@@ -49,7 +48,7 @@ var completeCases = []Case{
 	{
 		Name: "dead-letter", Level: Complete, Section: "10",
 		Rule: "A dead letter that a worker asks for is made at once, with reason dead_letter, its group, and the error text.",
-		run: func(t *trial) {
+		worker: func(t *workerTrial) {
 			t.unhurry()
 			t.served("one")
 			t.schedule(message{id: "doomed", work: "dead", payload: "body"})
@@ -74,7 +73,7 @@ var completeCases = []Case{
 		Name: "keys", Level: Complete, Section: "20",
 		Rule: "A message with a key that fails comes back after the delay that its worker asks for, or becomes a dead " +
 			"letter at once; then the next one of the key comes, and others go on.",
-		run: func(t *trial) {
+		worker: func(t *workerTrial) {
 			t.unhurry()
 			t.served("one")
 			const customer, another = "customer-7", "customer-8"
@@ -97,7 +96,7 @@ var completeCases = []Case{
 		Name: "stop-releases", Level: Complete, Section: "6 (release) and 15",
 		Rule: "At SIGTERM a worker releases what it holds and did not begin, with a key or without one: it comes to " +
 			"another worker at once, with the same attempt.",
-		run: func(t *trial) {
+		worker: func(t *workerTrial) {
 			t.unhurry()
 			one := t.served("one")
 			messages := several(40, "m", "slow 1000")
@@ -134,9 +133,4 @@ var completeCases = []Case{
 			})
 		},
 	},
-}
-
-// unhurry gives the queue a visibility timeout that is longer than any case.
-func (t *trial) unhurry() {
-	t.policy(admin.SettingVisibility, strconv.FormatInt(unhurried.Milliseconds(), 10))
 }

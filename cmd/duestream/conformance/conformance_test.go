@@ -9,23 +9,16 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// goodPrograms keep to the protocol, up to a level.
-var goodPrograms = []struct {
-	kind    Kind
-	level   Level
-	program string
-}{
-	{Worker, Good, "worker"}, {Worker, Complete, "sdk-worker"}, {Producer, Good, "producer"}, {Producer, Complete, "sdk-producer"},
-}
+var kinds = []Kind{Worker, Producer}
 
-// passes runs the kit. It checks that no case failed, and how many were not tried.
+// passes runs the kit, and fails the test unless no case fails, the level is reached, and exactly untried cases are not
+// tried.
 func passes(t *testing.T, cfg Config, untried int) {
 	t.Helper()
 	report, err := Run(t.Context(), cfg)
@@ -43,14 +36,14 @@ func passes(t *testing.T, cfg Config, untried int) {
 	}
 }
 
-// On servers of the kit itself, every case is tried.
+// On servers that the kit starts itself, every case is tried, and a good program passes all.
 func TestGoodProgramsPassEveryCase(t *testing.T) {
 	t.Parallel()
-	for _, g := range goodPrograms {
-		t.Run(g.program, func(t *testing.T) {
+	for _, kind := range kinds {
+		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
-			cfg := config(t, g.kind, g.level, g.program)
-			cfg.ServerProgram, cfg.Command[0] = redistest.Program(t), os.Args[0]
+			cfg := config(kind, Complete)
+			cfg.ServerProgram = redistest.Program(t)
 			passes(t, cfg, 0)
 		})
 	}
@@ -60,7 +53,8 @@ func TestGoodProgramsPassEveryCase(t *testing.T) {
 // other cases pass. TestGoodProgramsPassEveryCase runs them.
 var sameEverywhere = []string{
 	"outage", "late-reply", "policy-changes", "policy-of-queue", "policy-of-group", "killed-after-extending", "stop-in-work", "ack-after-work", "extend-held",
-	"payload", "headers", "names", "limits", "ids", "largest", "score", "unknown-fields", "same-id", "several-workers", "for-own-group", "stop-idle", "input-ends",
+	"payload", "headers", "names", "limits", "ids", "largest", "unknown-fields", "same-id", "for-own-group", "stop-idle",
+	"input-ends",
 	"due-in-the-past", "ok-when-stored",
 }
 
@@ -69,19 +63,17 @@ func byServer(cases []Case) []Case {
 	return slices.DeleteFunc(slices.Clone(cases), func(c Case) bool { return slices.Contains(sameEverywhere, c.Name) })
 }
 
-// On a user's server, all cases run except those that disturb others. Each case runs on each server, with one of the
-// two programs of its kind; the programs alternate from server to server.
+// On a user's server, a good program passes all cases, except those that would disturb other clients: these are not
+// tried. No key is left.
 func TestGoodProgramsPassOnEveryServer(t *testing.T) {
 	t.Parallel()
-	var servers atomic.Int32
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		turn := int(servers.Add(1))
 		t.Parallel()
 		prefix := s.Prefix(t)
 		var running sync.WaitGroup
-		for i, g := range goodPrograms {
-			cfg := config(t, g.kind, g.level, g.program)
-			cfg.URL, cfg.Prefix, cfg.Cases = s.URL(), prefix, everyOther(byServer(cfg.Cases), turn+i)
+		for _, kind := range kinds {
+			cfg := config(kind, Complete)
+			cfg.URL, cfg.Prefix, cfg.Cases = s.URL(), prefix, byServer(cfg.Cases)
 			running.Go(func() { passes(t, cfg, alone(cfg.Cases)) })
 		}
 		running.Wait()
@@ -89,16 +81,7 @@ func TestGoodProgramsPassOnEveryServer(t *testing.T) {
 	})
 }
 
-// everyOther returns the cases of this turn, and all cases of level complete, which only one program must pass.
-func everyOther(cases []Case, turn int) (some []Case) {
-	for i, c := range cases {
-		if (i+turn)%2 == 0 || c.Level == Complete {
-			some = append(some, c)
-		}
-	}
-	return some
-}
-
+// alone counts the cases that need a server of their own.
 func alone(cases []Case) (n int) {
 	for _, c := range cases {
 		if c.alone != "" {
@@ -108,6 +91,7 @@ func alone(cases []Case) (n int) {
 	return n
 }
 
+// nothingLeft fails the test if the server has a key of the prefix.
 func nothingLeft(t *testing.T, s *redistest.Server, prefix string) {
 	t.Helper()
 	c := s.Client(t)
@@ -117,9 +101,11 @@ func nothingLeft(t *testing.T, s *redistest.Server, prefix string) {
 	}
 }
 
+// Cases that need a server of their own are not tried on a user's server. They are reported with the reason, and never
+// count as passed.
 func TestWhatIsNotTriedIsNotPassed(t *testing.T) {
 	t.Parallel()
-	cfg := config(t, Worker, Good, "worker")
+	cfg := config(Worker, Good)
 	s := redistest.Shared(t)
 	cfg.URL, cfg.Prefix, cfg.Partial = s.URL(), s.Prefix(t), true
 	cfg.Cases = slices.DeleteFunc(cfg.Cases, func(c Case) bool { return c.alone == "" })
@@ -137,6 +123,8 @@ func TestWhatIsNotTriedIsNotPassed(t *testing.T) {
 	}
 }
 
+// A program reaches the highest level below its first failure. A level whose cases were all not tried is no obstacle,
+// but without a passed case there is no level. A producer begins at level good.
 func TestLevelIsTheHighestWithoutAFailure(t *testing.T) {
 	for _, tc := range []struct {
 		kind    Kind
@@ -168,10 +156,11 @@ func TestLevelIsTheHighestWithoutAFailure(t *testing.T) {
 	}
 }
 
+// A run that is interrupted while cases are running leaves no key and no process of a program.
 func TestAnInterruptLeavesNothing(t *testing.T) {
 	s, dir := redistest.Shared(t), t.TempDir()
 	t.Setenv(envPids, dir)
-	cfg := config(t, Worker, Good, "worker")
+	cfg := config(Worker, Good)
 	cfg.URL, cfg.Prefix = s.URL(), s.Prefix(t)
 	ctx, interrupt := context.WithCancel(t.Context())
 	defer interrupt()
@@ -195,24 +184,6 @@ func TestAnInterruptLeavesNothing(t *testing.T) {
 	}
 }
 
-func TestParseCommandReadsWhatMonitorWrites(t *testing.T) {
-	for line, want := range map[string]command{
-		`+1795283707.604380 [0 127.0.0.1:50368] "ZADD" "p:{q}:due" "1" "a\x1f\xe9 \"q\" \\ \r\n"`: {"127.0.0.1:50368", "ZADD", "p:{q}:due"},
-		`+1795284834.680445 [0 [::1]:46652] "hset" "p:{q}:meta" "a" "{"h:kind":"order"}"`:         {"[::1]:46652", "HSET", "p:{q}:meta"}, // Valkey 8.1
-		`+1795283707.604547 [0 lua] "SET" "foo" "1"`:                                              {"lua", "SET", "foo"},
-		`+1795283707.604547 [0 127.0.0.1:1] "MULTI"`:                                              {"127.0.0.1:1", "MULTI", ""},
-	} {
-		if c, ok := parseCommand(line); !ok || c != want {
-			t.Errorf("%s: %+v, %v; want %+v", line, c, ok, want)
-		}
-	}
-	for _, bad := range []string{"", "+OK", `+1 [0 x] "open`, "+1 [0 x] ", `+1 [0 x] "A" "b`} {
-		if c, ok := parseCommand(bad); ok {
-			t.Errorf("%q: %+v", bad, c)
-		}
-	}
-}
-
 const reference = "../../../docs/reference/"
 
 // read returns a page of docs/reference.
@@ -225,7 +196,8 @@ func read(t *testing.T, name string) string {
 	return string(text)
 }
 
-// docs/reference/conformance.md lists every broken program that the kit accepts. The sections that rules name exist.
+// docs/reference/conformance.md lists every broken program that the kit accepts, with the reason. The sections of
+// protocol.md that cases and rules name exist.
 func TestDocumentsNameWhatIsThere(t *testing.T) {
 	document, protocol := read(t, "conformance.md"), read(t, "protocol.md")
 	for _, m := range slices.Concat(pythonWorkers, nodeWorkers, shellWorkers, sparedProducers) {
@@ -234,7 +206,7 @@ func TestDocumentsNameWhatIsThere(t *testing.T) {
 		}
 	}
 	sections := map[string]string{}
-	for _, kind := range []Kind{Worker, Producer} {
+	for _, kind := range kinds {
 		for _, c := range Cases(kind, Complete) {
 			sections[string(kind)+" case "+c.Name] = c.Section
 		}
@@ -251,46 +223,16 @@ func TestDocumentsNameWhatIsThere(t *testing.T) {
 	}
 }
 
-// Long cases begin first and run concurrently with short ones. Every case runs once.
-func TestLongCasesBeginFirst(t *testing.T) {
-	for _, kind := range []Kind{Worker, Producer} {
-		cases := Cases(kind, Complete)
-		begin := startOrder(cases)
-		if len(begin) != len(cases) || cases[begin[0]].Name != "outage" || slices.Contains(lasting, cases[begin[1]].Name) ||
-			!slices.Contains(lasting, cases[begin[2]].Name) {
-			t.Errorf("%v", begin)
-		}
-		slices.Sort(begin)
-		for i, index := range begin {
-			if i != index {
-				t.Fatalf("%s: case %d is missing, or there twice: %v", kind, i, begin)
-			}
-		}
-	}
-	for _, name := range lasting {
-		if !slices.ContainsFunc(slices.Concat(Cases(Worker, Complete), Cases(Producer, Complete)), func(c Case) bool {
-			return c.Name == name
-		}) {
-			t.Errorf("there is no case %s", name)
-		}
-	}
-	if begin := startOrder(Cases(Worker, Complete)[:1]); len(begin) != 1 {
-		t.Error(begin)
-	}
-}
-
-// On a cluster partitions are on different servers, and nobody can tell in which order they execute commands.
+// On a cluster, the partitions of a queue are on different servers. Cases that need the network of a program in the
+// hands of the kit are not tried there.
 func TestGoodProgramsPassOnACluster(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.Cluster(t, 2, 0)
 	var running sync.WaitGroup
-	for _, g := range goodPrograms {
-		cfg := config(t, g.kind, g.level, g.program)
+	for _, kind := range kinds {
+		cfg := config(kind, Complete)
 		cfg.URL, cfg.Cases = cluster.URL(), byServer(cfg.Cases)
 		untried := alone(cfg.Cases)
-		if g.kind == Producer {
-			untried++
-		}
 		for _, c := range cfg.Cases {
 			if c.tapped && c.alone == "" {
 				untried++

@@ -10,11 +10,10 @@
 // The package does not import package testing. The contract between the kit and the programs is in
 // docs/reference/conformance.md.
 //
-//   - a program that breaks one rule fails by that rule, and by no other (TestABrokenWorkerFailsByTheRuleThatItBreaks,
-//     TestABrokenProducerFailsByTheRuleThatItBreaks);
+//   - a program that breaks one rule fails by that rule (TestBrokenWorkersAreRefused, TestBrokenProducersAreRefused);
 //   - the kit knows the program that sent a command, also if a child process of the program sent it
-//     (TestATapTellsWhatAProgramSendsAndIsTold);
-//   - the kit judges each rule about commands in every case (TestAWatcherNamesTheRuleThatACommandBreaks);
+//     (TestATapReportsEachCommandAndReply);
+//   - the kit judges the watched rules by the commands (TestAWatcherNamesTheRuleThatACommandBreaks);
 //   - a program that keeps to all rules passes, on every server (TestGoodProgramsPassOnEveryServer);
 //   - a rule that was not tried is never reported as passed (TestWhatIsNotTriedIsNotPassed);
 //   - no key and no process is left, also after an interrupt (TestAnInterruptLeavesNothing).

@@ -3,10 +3,7 @@ package conformance
 import (
 	"fmt"
 	"slices"
-	"strconv"
 	"time"
-
-	"github.com/redis/rueidis"
 
 	"github.com/duestream/duestream/lua"
 )
@@ -16,7 +13,7 @@ var failureCases = []Case{
 	{
 		Name: "killed", Level: Minimal, Section: "8, steps 5 and 6",
 		Rule: "What a worker held when it was killed comes to another worker, with attempt 2.",
-		run: func(t *trial) {
+		worker: func(t *workerTrial) {
 			one := t.served("one")
 			m := message{id: "victim", work: t.slow(0.6), payload: "body", headers: map[string]string{"kind": "order"}}
 			t.schedule(m)
@@ -34,7 +31,7 @@ var failureCases = []Case{
 	{
 		Name: "fail", Level: Minimal, Section: "8, step 6, and 9",
 		Rule: "A message that a worker fails comes back to it with the next attempt, as it was sent; the worker sees each attempt.",
-		run: func(t *trial) {
+		worker: func(t *workerTrial) {
 			t.served("one")
 			m := message{id: "twice", work: "fail 2", payload: "body", headers: map[string]string{"kind": "order"}}
 			t.schedule(m, message{id: "beside"})
@@ -46,32 +43,9 @@ var failureCases = []Case{
 		},
 	},
 	{
-		Name: "poison", Level: Minimal, Section: "9 and 10",
-		Rule: "A message that always fails, or kills its worker, is given up after max_attempts; others go on.",
-		run: func(t *trial) {
-			w := t.served("one")
-			t.schedule(message{id: "deadly", work: "slow 60000", maxAttempts: 2}, message{id: "hopeless", work: "fail 1000", maxAttempts: 2})
-			for attempt := 1; attempt <= 2; attempt++ {
-				b := t.awaitBegun(0, "deadly", attempt)
-				if b.Attempt != attempt {
-					failf("message %q was begun with attempt %d; wanted %d", b.ID, b.Attempt, attempt)
-				}
-				w.kill()
-				w = t.worker("after-" + strconv.Itoa(attempt))
-			}
-			t.marker("other")
-			for _, id := range []string{"deadly", "hopeless"} {
-				letter := t.letter(id, 0)
-				if got := letter.Fields[lua.FieldAttempt]; got != "2" || letter.Fields[lua.FieldGroup] != t.group {
-					failf("the dead letter of %q has attempt %q and group %q; wanted 2 and %q", id, got, letter.Fields[lua.FieldGroup], t.group)
-				}
-			}
-		},
-	},
-	{
 		Name: "extend", Level: Good, Section: "8, step 7",
 		Rule: "A worker extends what takes long: work of three visibility timeouts is not given to anybody else.",
-		run: func(t *trial) {
+		worker: func(t *workerTrial) {
 			t.served("one")
 			t.schedule(message{id: "long", work: t.slow(3)})
 			t.doneOnce("long")
@@ -80,7 +54,7 @@ var failureCases = []Case{
 	{
 		Name: "extend-held", Level: Good, Section: "8, steps 2 and 7",
 		Rule: "What waits in a worker's buffer is extended, too, or not read before it can be begun.",
-		run: func(t *trial) {
+		worker: func(t *workerTrial) {
 			t.served("one")
 			messages := several(8, "m", t.slow(0.4))
 			t.schedule(messages...)
@@ -88,38 +62,9 @@ var failureCases = []Case{
 		},
 	},
 	{
-		Name: "for-another-group", Level: Good, Section: "8, step 3",
-		Rule: "An entry with a field for that names another group is acknowledged and not worked on.",
-		run: func(t *trial) {
-			other := "other"
-			t.register()
-			t.createGroup(other)
-			t.served("one")
-			// Let the bridge make a retry for the other group: that group reads the message, and neither acknowledges
-			// nor extends it.
-			t.schedule(message{id: "shared"})
-			t.await(0, func() string {
-				t.readAs(other, false)
-				made := slices.ContainsFunc(t.entries(t.keys(0).Stream), func(e entry) bool {
-					return e.Fields[lua.FieldFor] == other && e.Fields[lua.FieldID] == "shared"
-				})
-				return missingIf(!made, "the bridge has not made a retry for another group")
-			})
-			plain := t.add("id", "foreign", "payload", "body", "attempt", "2", "for", other)
-			t.marker("after")
-			t.killAll()
-			if n := len(t.begunOf("foreign")); n > 0 {
-				failf("the entry %s, which is for group %q, was begun by group %q", plain, other, t.group)
-			}
-			if got := attempts(t.begunOf("shared")); !slices.Equal(got, []int{1}) {
-				failf("message %q was begun with attempts %v by group %q; wanted attempt 1 only, the retry was for group %q", "shared", got, t.group, other)
-			}
-		},
-	},
-	{
 		Name: "entries-of-others", Level: Good, Section: "8 (MUST NOT)",
 		Rule: "A worker takes no entries from other consumers of its group: not XAUTOCLAIM, not XCLAIM of what is not its own, not XGROUP DELCONSUMER.",
-		run: func(t *trial) {
+		worker: func(t *workerTrial) {
 			t.unhurry()
 			t.register()
 			t.createGroup(t.group)
@@ -149,7 +94,7 @@ var failureCases = []Case{
 	{
 		Name: "late-acknowledgement", Level: Good, Section: "8, step 5",
 		Rule: "A worker that is told that its entry was lost, because it was reclaimed, goes on; the message is delivered again.",
-		run: func(t *trial) {
+		worker: func(t *workerTrial) {
 			t.served("one")
 			id := t.takeAway()
 			again := t.awaitBegun(0, id, 2)
@@ -163,14 +108,14 @@ var failureCases = []Case{
 }
 
 // slow returns the header of work that lasts for a number of visibility timeouts.
-func (t *trial) slow(timeouts float64) string {
+func (t *workerTrial) slow(timeouts float64) string {
 	return fmt.Sprintf("slow %d", int64(timeouts*float64(t.cfg.Visibility.Milliseconds())))
 }
 
 // takeAway lets a worker begin a message, and reclaims its entry as a bridge does from a slow worker. It returns the
 // ID of the message.
-func (t *trial) takeAway() string {
-	for round := range 3 { // if the kit is late, the message is done already
+func (t *workerTrial) takeAway() string {
+	for round := range 3 { // a retry, because the message may be done before the kit reclaims it
 		id := fmt.Sprintf("lost-%d", round+1)
 		t.schedule(message{id: id, work: t.slow(0.6)})
 		t.awaitBegun(0, id, 1)
@@ -193,7 +138,7 @@ func (t *trial) takeAway() string {
 }
 
 // awaitAttempts waits until a message was begun with exactly the attempts want, in this order.
-func (t *trial) awaitAttempts(id string, want ...int) {
+func (t *workerTrial) awaitAttempts(id string, want ...int) {
 	t.await(0, func() string {
 		got := attempts(t.begunOf(id))
 		if len(got) > len(want) || !slices.Equal(got, want[:len(got)]) {
@@ -204,7 +149,7 @@ func (t *trial) awaitAttempts(id string, want ...int) {
 }
 
 // doneOnce waits until messages are done, and fails as soon as one of them is begun a second time.
-func (t *trial) doneOnce(ids ...string) {
+func (t *workerTrial) doneOnce(ids ...string) {
 	t.await(0, func() string {
 		// A late bridge leaves the entry with the worker, but the entry's idle time shows the missing extension.
 		if idle := t.pendingFor(t.cfg.Visibility); len(idle) > 0 {
@@ -227,21 +172,3 @@ func (t *trial) doneOnce(ids ...string) {
 }
 
 const kit = "kit" // consumer name of the kit
-
-// readAs reads the new entries of a group as the kit's consumer, without blocking. It acknowledges them if
-// acknowledge is set.
-func (t *trial) readAs(group string, acknowledge bool) []entry {
-	reply, err := t.do("XREADGROUP GROUP "+group+" "+kit+" COUNT 100 STREAMS", t.keys(0).Stream, ">").AsXRead()
-	if rueidis.IsRedisNil(err) {
-		return nil
-	}
-	couldNot("XREADGROUP", err)
-	var all []entry
-	for _, e := range reply[t.keys(0).Stream] {
-		all = append(all, entry{e.ID, e.FieldValues})
-		if acknowledge {
-			t.number("XACK", t.keys(0).Stream, group, e.ID)
-		}
-	}
-	return all
-}

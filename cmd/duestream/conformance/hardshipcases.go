@@ -13,21 +13,21 @@ var hardshipCases = []Case{
 	{
 		Name: "connections-killed", Level: Good, Section: "7 and 15", alone: "it kills the connections of all clients",
 		Rule: "A producer whose connections break repeats what failed: what it answers with ok is delivered.",
-		run: func(t *trial) {
+		producer: func(t *producerTrial) {
 			t.throughTrouble(200, 50, t.killConnections)
 		},
 	},
 	{
 		Name: "server-restart", Level: Good, Section: "7 and 15", alone: "it kills the server, and starts it again",
 		Rule: "When the server crashes and comes back within 10 s, a producer repeats what failed: every message is taken, and what it answers with ok is delivered.",
-		run: func(t *trial) {
+		producer: func(t *producerTrial) {
 			t.throughTrouble(500, 100, t.restart)
 		},
 	},
 	{
 		Name: "full-server", Level: Good, Section: "7 (full server)", alone: "it fills the memory of the server",
 		Rule: "What Redis refuses because it is full is answered with ok: false and an error; the producer goes on.",
-		run: func(t *trial) {
+		producer: func(t *producerTrial) {
 			p := t.ready()
 			before := t.rich("before")
 			t.taken(p, before)
@@ -65,14 +65,16 @@ var hardshipCases = []Case{
 	},
 }
 
-func (t *trial) maxMemory(bytes string) {
+// maxMemory sets the memory limit of the server, in bytes; "0" = none.
+func (t *producerTrial) maxMemory(bytes string) {
 	c := t.redis.Client
-	couldNot("CONFIG SET maxmemory", c.Do(t.ctx, c.B().ConfigSet().ParameterValue().ParameterValue("maxmemory", bytes).Build()).Error())
+	set := c.B().ConfigSet().ParameterValue().ParameterValue("maxmemory", bytes).Build()
+	couldNot("CONFIG SET maxmemory", c.Do(t.ctx, set).Error())
 }
 
-// throughTrouble sends n orders, makes trouble when some of them are answered, and checks that all are answered with
-// ok and arrive.
-func (t *trial) throughTrouble(n, some int, trouble func()) {
+// throughTrouble sends n orders, and calls trouble when some of them are answered and half of the others are sent. It
+// checks that all orders are answered with ok and arrive.
+func (t *producerTrial) throughTrouble(n, some int, trouble func()) {
 	p := t.ready()
 	now := t.now()
 	orders := make([]order, n)
@@ -87,13 +89,13 @@ func (t *trial) throughTrouble(n, some int, trouble func()) {
 	t.send(p, orders[half:]...)
 	for _, a := range t.answered(n) {
 		if !a.OK {
-			failf("message %q was answered with ok: false, error %q: it was to be repeated for 10 s", a.ID, a.Error)
+			failf("message %q was answered with ok: false, error %q: a producer must repeat a call for 10 s", a.ID, a.Error)
 		}
 	}
 	t.finished(p)
 	t.await(0, func() string {
 		there := map[string]bool{}
-		for _, e := range t.kept(t.keys(0).Stream) {
+		for _, e := range t.delivered() {
 			there[e.Fields[lua.FieldID]] = true
 		}
 		var missing []string

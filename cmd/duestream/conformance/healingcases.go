@@ -6,31 +6,16 @@ import (
 )
 
 const (
-	healWithin = 15 * time.Second
-	outage     = time.Second // from a crash of the server to its next start
+	healWithin = 15 * time.Second // a worker must work again within this time after its server is back
+	outage     = time.Second      // from a crash of the server to its next start
 )
 
 // healingCases: a group, connections or a server are lost and come back.
 var healingCases = []Case{
 	{
-		Name: "group-lost", Level: Good, Section: "8, step 8",
-		Rule: "When its group is gone (NOGROUP, or UNBLOCKED) a worker creates it again at 0, every time, and goes on: it also gets what became ready meanwhile.",
-		run: func(t *trial) {
-			t.served("one")
-			for round, lose := range loseStream {
-				id := fmt.Sprintf("meanwhile-%d", round+1)
-				t.loseGroup(0, lose, id)
-				during(fmt.Sprintf("after the group was lost (time %d), with a message ready", round+1), func() {
-					t.done(0, id)
-				})
-			}
-			t.marker("after")
-		},
-	},
-	{
 		Name: "connections-killed", Level: Good, Section: "8, step 2", alone: "it kills the connections of all clients",
 		Rule: "A worker whose connections break connects again, and goes on.",
-		run: func(t *trial) {
+		worker: func(t *workerTrial) {
 			t.served("one")
 			for round := range 3 {
 				messages := several(5, fmt.Sprintf("round-%d", round+1), "slow 50")
@@ -46,7 +31,7 @@ var healingCases = []Case{
 	{
 		Name: "server-restart", Level: Good, Section: "8, steps 2 and 8", alone: "it kills the server, and starts it again",
 		Rule: "When the server crashes and comes back, a worker goes on by itself within 15 s, and nothing is lost.",
-		run: func(t *trial) {
+		worker: func(t *workerTrial) {
 			t.served("one")
 			messages := several(40, "m", "slow 30")
 			for i := range messages {

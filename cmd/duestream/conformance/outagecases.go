@@ -5,17 +5,16 @@ import (
 	"time"
 
 	"github.com/duestream/duestream/bridge/admin"
-	"github.com/duestream/duestream/lua"
 )
 
-const longOutage = 9 * time.Second
+const longOutage = 9 * time.Second // a worker must survive an outage of this length
 
 // outageCases: the network fails, a group is lost on one of several partitions, a worker is stopped in long work.
 var outageCases = []Case{
 	{
 		Name: "outage", Level: Good, Section: "8, step 2, and 14", tapped: true,
 		Rule: "A worker whose server cannot be reached for 9 s goes on by itself within 15 s of its return, also in the middle of its work, which it finishes.",
-		run: func(t *trial) {
+		worker: func(t *workerTrial) {
 			t.policy(admin.SettingVisibility, "15000")
 			t.served("one")
 			// In the first round the worker waits for messages, in the second it works.
@@ -37,21 +36,22 @@ var outageCases = []Case{
 	},
 	{
 		Name: "partition-lost", Level: Good, Section: "8, step 8, and 16",
-		Rule: "When the group is gone on one partition, a worker creates it again there, at 0, whichever partition that is, and goes on with all.",
-		run: func(t *trial) {
+		Rule: "When its group is gone on one partition (NOGROUP, or UNBLOCKED), a worker creates it again there, at 0, " +
+			"every time, whichever partition that is, and goes on with all.",
+		worker: func(t *workerTrial) {
 			const partitions = 3
 			t.register()
 			t.grow(partitions)
 			t.worker("one")
-			t.inEach("before", partitions)
-			for round, partition := range []int{1, 2, 0} {
-				id := fmt.Sprintf("meanwhile-of-%s", lua.PartitionName("partition", partition))
-				t.loseGroup(partition, loseStream[round], id)
+			t.inEach("before", partitions, 0)
+			for round, partition := range []int{1, 2, 0, 0} {
+				id := fmt.Sprint("meanwhile-", round+1)
+				t.loseGroup(partition, loseStream[round%len(loseStream)], id)
 				during(fmt.Sprintf("after the group of partition %d was lost, with a message ready", partition), func() {
 					t.done(0, id)
 				})
 				during(fmt.Sprintf("after the group of partition %d was lost", partition), func() {
-					t.inEach(fmt.Sprint("after-", round+1), partitions)
+					t.inEach(fmt.Sprint("after-", round+1), partitions, 0)
 				})
 			}
 		},
@@ -59,12 +59,13 @@ var outageCases = []Case{
 	{
 		Name: "stop-in-work", Level: Good, Section: "8, step 9",
 		Rule: "At SIGTERM in the middle of long work a worker goes on extending, finishes it, acknowledges it then, and exits with 0 within 10 s.",
-		run: func(t *trial) {
+		worker: func(t *workerTrial) {
 			one := t.served("one")
 			t.schedule(message{id: "long", work: "slow 5000"})
-			t.awaitBegun(0, "long", 1)
+			b := t.awaitBegun(0, "long", 1)
 			t.watching(500*time.Millisecond, "long")
 			t.stop(one)
+			t.pendingDuringWork(one, b, 5*time.Second)
 			t.exited(one, stopWithin)
 			if left := t.unsettled(t.group); left != "" {
 				failf("the worker has ended, and message %q, which it had begun, is not done: %s", "long", left)
@@ -75,32 +76,24 @@ var outageCases = []Case{
 }
 
 // unreachable cuts the network of the programs for a while.
-func (t *trial) unreachable(long time.Duration) {
+func (t *workerTrial) unreachable(long time.Duration) {
 	for _, tap := range t.allTaps() {
 		tap.away(true)
 		defer tap.away(false)
 	}
-	during("while its server could not be reached", func() { t.lookOn(time.Now().Add(long)) })
+	during("while its server could not be reached", func() { t.lookOn(time.Now().Add(long), func() {}) })
 }
 
-// loseStream holds scripts that lose a group, in the order in which a case uses them.
-var loseStream = []string{"redis.call('DEL', KEYS[1])", "redis.call('XGROUP', 'DESTROY', KEYS[1], ARGV[1])",
-	"redis.call('DEL', KEYS[1])"}
+// loseStream holds Lua scripts that lose a group: with its stream, or alone. A case uses them in turns.
+var loseStream = []string{"redis.call('DEL', KEYS[1])", "redis.call('XGROUP', 'DESTROY', KEYS[1], ARGV[1])"}
 
-// loseGroup removes the group of a partition and adds a message. One script does both, so that the message is there
-// before the worker can notice the loss.
-func (t *trial) loseGroup(partition int, lose, id string) {
-	script := lose + " return redis.call('XADD', KEYS[1], '*', 'id', ARGV[2], 'payload', '', 'attempt', '1')"
-	c := t.redis.Client
-	couldNot("EVAL", c.Do(t.ctx, c.B().Eval().Script(script).Numkeys(1).Key(t.keys(partition).Stream).Arg(t.group, id).Build()).Error())
-}
-
-// inEach schedules a message in every partition, and waits until all are done.
-func (t *trial) inEach(what string, partitions int) {
+// inEach schedules a message in every partition, and waits until all are done, at most for limit (0: the patience of
+// the kit).
+func (t *workerTrial) inEach(what string, partitions int, limit time.Duration) {
 	var all []message
 	for i := range partitions {
 		all = append(all, message{id: fmt.Sprintf("%s-%d", what, i), partition: i})
 	}
 	t.schedule(all...)
-	t.done(0, ids(all)...)
+	t.done(limit, ids(all)...)
 }

@@ -11,10 +11,10 @@ import (
 )
 
 const (
-	shortened   = 7 * time.Second  // a visibility timeout that is set during the work
-	shortAgain  = 4 * time.Second  // the next visibility timeout, …
-	shortSince  = 6 * time.Second  // … and how long after the first it is set
-	longerStill = 11 * time.Second // duration of the work
+	firstTimeout  = 7 * time.Second  // the visibility timeout that is set when the work has begun
+	secondTimeout = 4 * time.Second  // the visibility timeout that is set later
+	secondAfter   = 6 * time.Second  // time from the first setting to the second
+	workDuration  = 11 * time.Second // duration of the work
 )
 
 // policyCases: settings of a queue, and of a group.
@@ -22,7 +22,7 @@ var policyCases = []Case{
 	{
 		Name: "policy-of-queue", Level: Good, Section: "8, step 7, and 11", unhurried: true,
 		Rule: "A worker extends by the visibility timeout of its queue, where that has one, and not by the default.",
-		run: func(t *trial) {
+		worker: func(t *workerTrial) {
 			t.policy(admin.SettingVisibility, t.visibility())
 			t.longWork()
 		},
@@ -30,7 +30,7 @@ var policyCases = []Case{
 	{
 		Name: "policy-of-group", Level: Good, Section: "8, step 7, and 11",
 		Rule: "A worker extends by the visibility timeout of its group, where that has one, and not by that of the queue; in the setting's name the group is percent-encoded.",
-		run: func(t *trial) {
+		worker: func(t *workerTrial) {
 			t.group = `équipe "1"`
 			name := "group:" + strings.ReplaceAll(url.QueryEscape(t.group), "+", "%20") + ":" + admin.SettingVisibility
 			t.unhurry()
@@ -41,12 +41,15 @@ var policyCases = []Case{
 	{
 		Name: "policy-changes", Level: Good, Section: "8, step 7",
 		Rule: "The visibility timeout may become shorter at any time, so a worker reads it anew every few seconds, and lets no more than 5 s pass from one extension to the next.",
-		run: func(t *trial) {
+		worker: func(t *workerTrial) {
 			t.unhurry()
 			t.served("one")
-			t.schedule(message{id: "long", work: "slow " + strconv.FormatInt(longerStill.Milliseconds(), 10)})
+			t.schedule(message{id: "long", work: "slow " + strconv.FormatInt(workDuration.Milliseconds(), 10)})
 			t.awaitBegun(0, "long", 1)
-			for _, step := range [][2]time.Duration{{shortened, shortSince}, {shortAgain, longerStill - shortSince}} {
+			// Each step is a visibility timeout, and the time until the next step or the end of the work.
+			for _, step := range [][2]time.Duration{
+				{firstTimeout, secondAfter}, {secondTimeout, workDuration - secondAfter},
+			} {
 				t.policy(admin.SettingVisibility, strconv.FormatInt(step[0].Milliseconds(), 10))
 				t.watching(step[1], "long")
 			}
@@ -58,7 +61,7 @@ var policyCases = []Case{
 	{
 		Name: "policy-of-retries", Level: Complete, Section: "11 and 17",
 		Rule: "A worker that calls retry passes the max_attempts and the delays of its queue and group.",
-		run: func(t *trial) {
+		worker: func(t *workerTrial) {
 			t.policy("group:workers:"+admin.SettingMaxAttempts, "2", admin.SettingMaxAttempts, "5", admin.SettingRetryMin, "4000", admin.SettingRetryMax, "4000")
 			t.unhurry()
 			t.served("one")
@@ -78,10 +81,12 @@ var policyCases = []Case{
 }
 
 // visibility returns the visibility timeout of the kit as the value of a setting.
-func (t *trial) visibility() string { return strconv.FormatInt(t.cfg.Visibility.Milliseconds(), 10) }
+func (t *workerTrial) visibility() string {
+	return strconv.FormatInt(t.cfg.Visibility.Milliseconds(), 10)
+}
 
 // longWork lets a worker work for three visibility timeouts of the kit.
-func (t *trial) longWork() {
+func (t *workerTrial) longWork() {
 	t.served("one")
 	t.schedule(message{id: "long", work: t.slow(3)})
 	t.doneOnce("long")

@@ -15,12 +15,13 @@ const (
 	maxHeader = 8 << 10
 )
 
-// careCases: mistakes of careless producers.
+// careCases: rules that a careless producer breaks.
 var careCases = []Case{
 	{
 		Name: "input-ends", Level: Good, Section: "15",
-		Rule: "A producer whose input ends behind many lines answers each of them once, when it was taken, and only then exits with 0.",
-		run: func(t *trial) {
+		Rule: "A producer whose input ends after many lines answers each of them once, when it was taken, " +
+			"and only then exits with 0.",
+		producer: func(t *producerTrial) {
 			p := t.ready()
 			var orders []order
 			for i := range 60 {
@@ -41,8 +42,9 @@ var careCases = []Case{
 	},
 	{
 		Name: "wakes-each", Level: Good, Section: "7, step 4, and 16",
-		Rule: "Each message that is the earliest of its partition adds a token to the wake stream of that partition, not the first one only, and not to another partition's.",
-		run: func(t *trial) {
+		Rule: "For each message that is the earliest of its partition, a producer adds a token to that partition's " +
+			"wake stream: not only for the first one, and not to another partition's.",
+		producer: func(t *producerTrial) {
 			const count = 4
 			t.register()
 			t.grow(count)
@@ -59,6 +61,10 @@ var careCases = []Case{
 				if before[at] == after[at] {
 					failf("message %q is the earliest of partition %d, and no token was added to %s", o.ID, at, t.keys(at).Wake)
 				}
+				if sent := lua.EntryTime(after[at]); sent.After(t.now()) {
+					failf("%s holds the token %s, whose ID the producer chose; wanted one that the server gives, by *",
+						t.keys(at).Wake, after[at])
+				}
 				if n := t.number("XLEN", t.keys(at).Wake); n != 1 {
 					failf("%s holds %d tokens; wanted 1, by MAXLEN 1 (exact, without ~)", t.keys(at).Wake, n)
 				}
@@ -69,7 +75,7 @@ var careCases = []Case{
 	{
 		Name: "ids", Level: Good, Section: "4 and 13",
 		Rule: "A message ID is any UTF-8 without control characters, up to 256 bytes: the member, and the fields of payload and meta, are these bytes.",
-		run: func(t *trial) {
+		producer: func(t *producerTrial) {
 			p := t.ready()
 			for _, id := range []string{
 				" spaces ", "Case", "case", "caf\u00e9", "cafe\u0301", "0", "007", "1e3", "-inf", "NX", "*", "--help", "-x", "@payload", "$0", "%s%d", "a:b|c/d{e}", `back\slash`, "null", "__proto__",
@@ -86,7 +92,7 @@ var careCases = []Case{
 	{
 		Name: "largest", Level: Good, Section: "13",
 		Rule: "Values at the limits: 64 headers, names of 128 bytes, values of 8 KiB, 32 KiB together, a million attempts, a due time in ten years.",
-		run: func(t *trial) {
+		producer: func(t *producerTrial) {
 			p := t.ready()
 			many := t.dueIn("many", tenYears-time.Hour)
 			large := many
@@ -109,7 +115,7 @@ var careCases = []Case{
 	{
 		Name: "reused", Level: Good, Section: "7 (IDs)",
 		Rule: "An ID may be used again as soon as its message was drained: what is answered with ok then arrives, as it was ordered the last time.",
-		run: func(t *trial) {
+		producer: func(t *producerTrial) {
 			p := t.ready()
 			for _, payload := range []string{"one", "two", ""} {
 				o := t.dueIn("again", 200*time.Millisecond)
@@ -125,7 +131,7 @@ var careCases = []Case{
 	{
 		Name: "failed-command", Level: Good, Section: "7 (errors inside EXEC)",
 		Rule: "An error that one command of the transaction was answered with is a refusal: ok is false, and the next message is taken as ever.",
-		run: func(t *trial) {
+		producer: func(t *producerTrial) {
 			p := t.ready()
 			for _, kind := range []string{"due", "meta"} {
 				o := t.rich("refused-" + kind)
@@ -144,18 +150,19 @@ var careCases = []Case{
 	{
 		Name: "partitions-grow", Level: Good, Section: "16",
 		Rule: "A producer that spreads its messages reads the registry about every 5 s, and uses the greatest count.",
-		run: func(t *trial) {
+		producer: func(t *producerTrial) {
 			const before, after = 2, 4
 			t.register()
 			t.grow(before)
 			p := t.producer()
 			n := 0
-			next := func() order { // a message for partition 1 of 2, and for 3 of 4
+			// next returns a message that belongs to partition 1 of 2 and to partition 3 of 4.
+			next := func() order {
 				for n++; crc32.ChecksumIEEE(fmt.Append(nil, "order-", n))%after != after-1; n++ {
 				}
 				return t.dueIn(fmt.Sprint("order-", n), far)
 			}
-			var end time.Time // until then the producer must have noticed
+			var end time.Time // the producer must have noticed the new partitions by this time
 			for {
 				o := next()
 				t.taken(p, o)
@@ -181,23 +188,14 @@ var careCases = []Case{
 	},
 }
 
-// tokens returns the last wake token of each partition, or "".
-func (t *trial) tokens(count int) []string {
-	all := make([]string, count)
-	for i := range all {
-		all[i] = t.lastToken(t.keys(i).Wake)
-	}
-	return all
-}
-
 // registersWithToken checks that a producer that registers a queue by its own command adds a token for the bridges.
-func (t *trial) registersWithToken() {
+func (t *producerTrial) registersWithToken() {
 	g := lua.NewGlobals(t.prefix)
 	registered := false
-	for _, s := range t.watch.commands("") {
+	for _, s := range t.watch.commands() {
 		switch {
 		case s.is("HSETNX") && s.arg(1) == g.Queues, s.is("FCALL") && s.arg(1) == "duestream_register":
-			registered = registered || s.answered && s.reply.number() == 1
+			registered = registered || s.answered && s.reply.Number() == 1
 		case s.is("XADD") && s.arg(1) == g.Wake && registered:
 			return
 		}

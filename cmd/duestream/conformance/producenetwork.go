@@ -6,10 +6,10 @@ import (
 )
 
 const (
-	stall      = 12 * time.Second // longer than most clients wait for a reply
-	away       = 9 * time.Second  // the server is unreachable: a producer must retry for longer
-	early      = time.Second      // how long the kit watches for an answer that is too early
-	afterwards = 2                // replies that are lost, one after the other
+	stall       = 12 * time.Second // longer than most clients wait for a reply
+	away        = 9 * time.Second  // the server is unreachable: a producer must retry for longer
+	early       = time.Second      // how long the kit waits for an answer that would be too early
+	lostReplies = 2                // number of replies that are lost in a row
 )
 
 // networkCases: the network of a producer breaks at a certain command.
@@ -17,17 +17,17 @@ var networkCases = []Case{
 	{
 		Name: "ok-when-stored", Level: Good, Section: "7 and 15", tapped: true,
 		Rule: "A producer answers with ok when Redis has taken the message, not before.",
-		run: func(t *trial) {
+		producer: func(t *producerTrial) {
 			p, net := t.warm()
 			o := t.dueIn("held", far)
 			o.Payload = []byte("body")
 			release := make(chan struct{})
 			defer func() { closeOnce(release) }()
-			f := net.doom(holdCommand, 1, release, decides)
+			f := net.inject(holdCommand, 1, release, storesMessage)
 			t.send(p, o)
-			t.hasMet(f)
+			t.awaitFault(f)
 			t.pause(early)
-			if len(t.answersSoFar()) > 1 {
+			if len(t.answersSoFar()) > 1 { // the first answer is that of warm
 				failf("message %q was answered while the command that schedules it was still on its way to the server", o.ID)
 			}
 			closeOnce(release)
@@ -38,18 +38,19 @@ var networkCases = []Case{
 	},
 	{
 		Name: "request-lost", Level: Good, Section: "7 and 15", tapped: true,
-		Rule: "When the connection breaks before the server has the message, or half of it, a producer repeats all of it.",
-		run: func(t *trial) {
+		Rule: "When the connection breaks before the server has the message, or when it has only half of it, " +
+			"a producer repeats all of it.",
+		producer: func(t *producerTrial) {
 			p, net := t.warm()
 			for _, how := range []struct {
-				id    string
-				meant func(*tapped, *sent) bool
-			}{{"at-the-end", decides}, {"in-the-middle", schedulesWhole}} {
+				id      string
+				matches func(*tapped, *sent) bool
+			}{{"at-the-end", storesMessage}, {"in-the-middle", addsDueTime}} {
 				o := t.rich(how.id)
-				f := net.doom(breakBefore, 1, nil, how.meant)
+				f := net.inject(breakBeforeCommand, 1, nil, how.matches)
 				during("its connection broke before the server had got all of the message", func() {
 					t.taken(p, o)
-					t.hasMet(f)
+					t.awaitFault(f)
 					t.holds(o)
 				})
 			}
@@ -57,31 +58,18 @@ var networkCases = []Case{
 		},
 	},
 	{
-		Name: "reply-lost", Level: Good, Section: "7 (IDs) and 15", tapped: true,
-		Rule: "When the connection breaks before the reply has come, a producer repeats all of the message, and answers ok.",
-		run: func(t *trial) {
-			p, net := t.warm()
-			o := t.rich("repeated")
-			f := net.doom(breakBehind, afterwards, nil, decides)
-			during("its connection broke when the server had taken the message, and before it said so", func() {
-				t.taken(p, o)
-				t.hasMet(f)
-				t.holds(o)
-			})
-			t.finished(p)
-		},
-	},
-	{
 		Name: "late-reply", Level: Good, Section: "14 (Errors that pass)", tapped: true,
-		Rule: "A client that has waited for a reply as long as it will closes the connection: what comes late there must not be taken for the answer to another message.",
-		run: func(t *trial) {
+		Rule: "A client closes the connection when its wait for a reply times out, so that a late reply is never taken " +
+			"for the answer to another message.",
+		producer: func(t *producerTrial) {
 			p, net := t.warm()
 			slow := t.rich("slow")
 			release := make(chan struct{})
 			defer func() { closeOnce(release) }()
-			f := net.doom(holdReply, 1, release, decides)
+			f := net.inject(holdReply, 1, release, storesMessage)
 			t.send(p, slow)
-			t.hasMet(f)
+			t.awaitFault(f)
+			// An answer may come before the late reply, if the producer repeats the call.
 			for end := time.Now().Add(stall); len(t.answersSoFar()) < 2 && time.Now().Before(end); {
 				t.pause(lookEvery)
 			}
@@ -102,23 +90,24 @@ var networkCases = []Case{
 	{
 		Name: "outage", Level: Good, Section: "7, 15 and 16", tapped: true,
 		Rule: "A server that is away for 9 s, while the queue gets more partitions: each message is taken, and what is repeated goes into the partition of the first try.",
-		run: func(t *trial) {
+		producer: func(t *producerTrial) {
 			const count = 4
 			p, net := t.warm()
 			moved := t.rich("order-45") // partition 1 of 4
 			others := []order{moved, moved}
 			others[0].ID, others[1].ID = "order-46", "order-47"
-			f := net.doom(leaveBehind, 1, nil, decides)
+			f := net.inject(cutBeforeReply, 1, nil, storesMessage)
 			t.send(p, moved)
-			t.hasMet(f)
+			t.awaitFault(f)
 			net.away(true)
 			t.send(p, others...)
 			t.grow(count)
 			t.pause(away)
 			net.away(false)
-			for _, a := range t.answered(4) {
+			for _, a := range t.answered(4) { // those of warm, moved and others
 				if !a.OK {
-					failf("message %q was answered with ok: false, error %q: the server was away for %s, and it was to be repeated for 10 s", a.ID, a.Error, away)
+					failf("message %q was answered with ok: false, error %q: the server was away for %s, "+
+						"and a producer must repeat a call for 10 s", a.ID, a.Error, away)
 				}
 			}
 			if at := t.partitionOf(moved.ID, count); at != 0 {
@@ -134,16 +123,17 @@ var networkCases = []Case{
 	},
 	{
 		Name: "repeats-once", Level: Complete, Section: "15 and 17 (token)", tapped: true,
-		Rule: "A call that is repeated because its reply was lost changes nothing: a message that was ready at once by then is delivered once, and one that is scheduled is not refused as its own duplicate.",
-		run: func(t *trial) {
+		Rule: "A call that is repeated because its reply was lost changes nothing: a message that had already " +
+			"become ready is delivered only once, and one that is scheduled is not refused as its own duplicate.",
+		producer: func(t *producerTrial) {
 			p, net := t.warm()
 			for _, in := range []time.Duration{-far, far} {
 				o := t.rich(fmt.Sprintf("due-in-%s", in))
 				o.Due = t.now().Add(in).UnixMilli()
-				f := net.doom(breakBehind, afterwards, nil, decides)
+				f := net.inject(breakBeforeReply, lostReplies, nil, storesMessage)
 				during("the reply was lost", func() {
 					t.taken(p, o)
-					t.hasMet(f)
+					t.awaitFault(f)
 				})
 				if in > 0 {
 					t.holds(o)
@@ -162,8 +152,9 @@ var networkCases = []Case{
 	},
 }
 
-// warm is like ready, but the producer has scheduled a first message: its scripts are loaded, and it knows the queue.
-func (t *trial) warm() (*program, *tap) {
+// warm is like ready, but the producer has scheduled and answered a first message: its scripts are loaded, and it knows
+// the queue.
+func (t *producerTrial) warm() (*program, *tap) {
 	p := t.ready()
 	net := t.network()
 	t.taken(p, t.dueIn("first", far))
@@ -171,12 +162,13 @@ func (t *trial) warm() (*program, *tap) {
 }
 
 // rich returns an order with payload, headers and max_attempts, due later than any case lasts.
-func (t *trial) rich(id string) order {
+func (t *producerTrial) rich(id string) order {
 	o := t.dueIn(id, far)
 	o.Payload, o.Headers, o.MaxAttempts = []byte("body of "+id), map[string]string{"kind": "order"}, 5
 	return o
 }
 
+// closeOnce closes a channel that may be closed already.
 func closeOnce(c chan struct{}) {
 	select {
 	case <-c:
@@ -185,22 +177,8 @@ func closeOnce(c chan struct{}) {
 	}
 }
 
-// partitionOf returns the partition whose schedule holds a message, or -1.
-func (t *trial) partitionOf(id string, count int) int {
-	var found []int
-	for i := range count {
-		if _, ok := t.text("ZSCORE", t.keys(i).Due, id); ok {
-			found = append(found, i)
-		}
-	}
-	if len(found) > 1 {
-		failf("message %q is in the partitions %v: it is delivered twice", id, found)
-	}
-	return append(found, -1)[0]
-}
-
-// whileBroken replaces a key of the queue by a string while do runs.
-func (t *trial) whileBroken(kind string, do func()) {
+// whileBroken replaces a key of the queue, "due" or "meta", by a string while do runs. Commands on the key then fail.
+func (t *producerTrial) whileBroken(kind string, do func()) {
 	k := t.keys(0)
 	key := map[string]string{"due": k.Due, "meta": k.Meta}[kind]
 	aside := key + "-aside"

@@ -12,9 +12,8 @@ import (
 )
 
 const (
-	far      = time.Hour   // due later than any case lasts
-	inTime   = time.Second // most lateness of a message with a wake token
-	beforeIt = 1500 * time.Millisecond
+	far    = time.Hour   // due later than any case lasts
+	inTime = time.Second // how late a message with a wake token may become ready
 )
 
 var producerCases = slices.Concat(arrivalCases, scheduleCases, careCases, hardshipCases, networkCases, scheduleCompletely)
@@ -22,23 +21,9 @@ var producerCases = slices.Concat(arrivalCases, scheduleCases, careCases, hardsh
 // arrivalCases: scheduled messages arrive.
 var arrivalCases = []Case{
 	{
-		Name: "answers", Level: Good, Section: "15",
-		Rule: "A producer answers each line before or while it reads the next one, and exits with 0 when its input ends.",
-		run: func(t *trial) {
-			p := t.ready()
-			for _, id := range []string{"one", "two", "three"} {
-				o := t.dueIn(id, far)
-				during("with its input still open", func() {
-					t.taken(p, o)
-				})
-			}
-			t.finished(p)
-		},
-	},
-	{
 		Name: "arrives", Level: Good, Section: "4 and 7",
 		Rule: "What was answered with ok arrives as it was ordered, at its due time and not before.",
-		run: func(t *trial) {
+		producer: func(t *producerTrial) {
 			var orders []order
 			for i := range 8 {
 				o := t.dueIn(fmt.Sprintf("m-%d", i), time.Duration(500+100*i)*time.Millisecond)
@@ -54,9 +39,9 @@ var arrivalCases = []Case{
 	{
 		Name: "due-in-the-past", Level: Good, Section: "4",
 		Rule: "A message whose due time is in the past is delivered at once.",
-		run: func(t *trial) {
+		producer: func(t *producerTrial) {
 			p := t.ready()
-			t.someInTime(func(round int) string {
+			someInTime(func(round int) string {
 				o := t.dueIn(fmt.Sprintf("late-%d", round), -far)
 				t.taken(p, o)
 				answered := t.now()
@@ -66,32 +51,9 @@ var arrivalCases = []Case{
 		},
 	},
 	{
-		Name: "wake-token", Level: Good, Section: "7, step 4",
-		Rule: "A producer adds a wake token, with MAXLEN 1, after the due time: without it a bridge that sleeps is up to 5 s late.",
-		run: func(t *trial) {
-			p := t.ready()
-			wake := t.keys(0).Wake
-			t.someInTime(func(round int) string {
-				before := t.lastToken(wake)
-				o := t.dueIn(fmt.Sprintf("m-%d", round), beforeIt)
-				t.taken(p, o)
-				_, waits := t.scheduled(o.ID)
-				after := t.lastToken(wake)
-				if waits && after == before {
-					failf("message %q was answered with ok, is scheduled as the earliest of its queue, and no token was added to %s", o.ID, wake)
-				}
-				return t.late(o.ID, time.UnixMilli(o.Due), "its due time")
-			})
-			if n := t.number("XLEN", wake); n > 1 {
-				failf("%s holds %d tokens; wanted 1, by MAXLEN 1 (exact, without ~)", wake, n)
-			}
-			t.finished(p)
-		},
-	},
-	{
 		Name: "payload", Level: Good, Section: "4",
 		Rule: "A payload is bytes, any of them, none, or 1 MiB; it arrives as it was ordered.",
-		run: func(t *trial) {
+		producer: func(t *producerTrial) {
 			binary := make([]byte, 256)
 			for i := range binary {
 				binary[i] = byte(i)
@@ -107,7 +69,7 @@ var arrivalCases = []Case{
 	{
 		Name: "headers", Level: Good, Section: "4",
 		Rule: "Header names and values and message IDs are UTF-8; they arrive as they were ordered.",
-		run: func(t *trial) {
+		producer: func(t *producerTrial) {
 			t.allArriveSoon([]order{
 				{ID: "none"},
 				{ID: "plain", Headers: map[string]string{"trace": "7f3a", "empty": "", "zero": "0", "0": "number", "null": "null",
@@ -121,7 +83,7 @@ var arrivalCases = []Case{
 	{
 		Name: "limits", Level: Good, Section: "4",
 		Rule: "max_attempts and expires_ms are fields of the meta, decimal strings; they count.",
-		run: func(t *trial) {
+		producer: func(t *producerTrial) {
 			p := t.ready()
 			t.hold()
 			now := t.now()
@@ -154,8 +116,9 @@ var arrivalCases = []Case{
 	},
 }
 
-// someInTime tries three messages, because one may be late on a busy machine, and fails if all were late.
-func (t *trial) someInTime(try func(round int) (late string)) {
+// someInTime tries up to three messages, because one may be late on a busy machine, and fails if all were late. try
+// returns "" for a message that was in time.
+func someInTime(try func(round int) (late string)) {
 	var late string
 	for round := range 3 {
 		if late = try(round); late == "" {
@@ -165,10 +128,13 @@ func (t *trial) someInTime(try func(round int) (late string)) {
 	failf("%s", late)
 }
 
-// late waits for a message that is due at some time. It returns "" unless the message was at least a second later
-// than a message that the kit scheduled itself.
-func (t *trial) late(id string, due time.Time, what string) string {
-	own := &trial{rig: t.rig, ctx: t.ctx, cfg: t.cfg, queue: t.queue + "-own", watch: t.watch}
+// late waits for a message that is due at some time. It returns "" unless the message became ready at least inTime
+// later than a message with the same due time that the kit scheduled itself, in a queue beside this one. what names the
+// due time in the failure text.
+func (t *producerTrial) late(id string, due time.Time, what string) string {
+	own := &producerTrial{trial: &trial{
+		store: store{rig: t.rig, ctx: t.ctx, queue: t.queue + "-own"}, cfg: t.cfg, watch: t.watch,
+	}}
 	own.register()
 	now := t.now()
 	at := due
@@ -184,25 +150,16 @@ func (t *trial) late(id string, due time.Time, what string) string {
 }
 
 // letGo releases a held queue once the clock of the server has passed after, in Unix ms.
-func (t *trial) letGo(after int64) {
+func (t *producerTrial) letGo(after int64) {
 	t.after(time.UnixMilli(after))
 	t.number("HDEL", t.keys(0).Policy, admin.SettingHeld)
 	t.mustDo("XADD", t.keys(0).Wake, "MAXLEN", "1", "*", "held", "0")
 }
 
 // allArriveSoon is like allArrive, with all orders due in half a second.
-func (t *trial) allArriveSoon(orders []order, check func(entry, order)) {
+func (t *producerTrial) allArriveSoon(orders []order, check func(entry, order)) {
 	for i := range orders {
 		orders[i].Due = t.dueIn("", 500*time.Millisecond).Due
 	}
 	t.allArrive(orders, check)
-}
-
-// lastToken returns the ID of the last entry of a stream, or "".
-func (t *trial) lastToken(stream string) string {
-	entries := t.entries(stream)
-	if len(entries) == 0 {
-		return ""
-	}
-	return entries[len(entries)-1].ID
 }

@@ -16,15 +16,12 @@ import (
 const keeper = "keeper"
 
 // producer starts a producer.
-func (t *trial) producer() *program {
+func (t *producerTrial) producer() *program {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.launched("the producer", nil, true, func(line []byte) error {
+	return t.start("the producer", nil, true, func(line []byte) error {
 		a, err := readAnswer(line)
 		if err == nil {
-			if t.untapped == "" {
-				t.watch.answered(a)
-			}
 			t.mu.Lock()
 			defer t.mu.Unlock()
 			t.answers = append(t.answers, a)
@@ -34,17 +31,16 @@ func (t *trial) producer() *program {
 }
 
 // ready registers the queue, creates a group that keeps the entries, and starts a producer.
-func (t *trial) ready() *program {
+func (t *producerTrial) ready() *program {
 	t.register()
 	t.createGroup(keeper)
 	return t.producer()
 }
 
 // send writes orders to the input of a producer.
-func (t *trial) send(p *program, orders ...order) {
+func (t *producerTrial) send(p *program, orders ...order) {
 	var text []byte
 	for _, o := range orders {
-		t.watch.ordered(o)
 		line, err := json.Marshal(o)
 		check(err)
 		text = append(append(text, line...), '\n')
@@ -56,7 +52,7 @@ func (t *trial) send(p *program, orders ...order) {
 }
 
 // answered waits until n answers have come, and returns all. The patience of the kit counts anew for each answer.
-func (t *trial) answered(n int) (all []answer) {
+func (t *producerTrial) answered(n int) (all []answer) {
 	for all = t.answersSoFar(); len(all) < n; all = t.answersSoFar() {
 		t.await(0, func() string {
 			return missingIf(len(t.answersSoFar()) == len(all), fmt.Sprintf("%d answers of %d", len(all), n))
@@ -65,21 +61,21 @@ func (t *trial) answered(n int) (all []answer) {
 	return all
 }
 
-func (t *trial) answersSoFar() []answer {
+func (t *producerTrial) answersSoFar() []answer {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return slices.Clone(t.answers)
 }
 
 // taken sends orders, and waits until all are answered with ok.
-func (t *trial) taken(p *program, orders ...order) {
+func (t *producerTrial) taken(p *program, orders ...order) {
 	before := len(t.answersSoFar())
 	t.send(p, orders...)
 	t.allAnswered(before, orders)
 }
 
 // allAnswered waits until each order is answered with ok, once. before is the number of earlier answers.
-func (t *trial) allAnswered(before int, orders []order) {
+func (t *producerTrial) allAnswered(before int, orders []order) {
 	answers := t.answered(before + len(orders))
 	open := map[string]bool{}
 	for _, o := range orders {
@@ -97,7 +93,7 @@ func (t *trial) allAnswered(before int, orders []order) {
 }
 
 // finished ends the input of a producer, and waits until it exits with 0.
-func (t *trial) finished(p *program) {
+func (t *producerTrial) finished(p *program) {
 	p.expectEnd()
 	_ = p.stdin.Close()
 	for p.running() {
@@ -112,20 +108,21 @@ func (t *trial) finished(p *program) {
 }
 
 // dueIn returns an order that is due d from now, by the clock of the server.
-func (t *trial) dueIn(id string, d time.Duration) order {
+func (t *producerTrial) dueIn(id string, d time.Duration) order {
 	return order{ID: id, Due: t.now().Add(d).UnixMilli()}
 }
 
+// delivered returns the entries of partition 0.
+func (t *producerTrial) delivered() []entry { return t.kept(t.keys(0).Stream) }
+
 // arrival waits until a message is in the stream of partition 0, and returns its entry.
-func (t *trial) arrival(id string, limit time.Duration) entry {
-	return t.awaitEntry(limit, fmt.Sprintf("message %q is not in the stream", id), func() []entry {
-		return t.kept(t.keys(0).Stream)
-	},
-		func(e entry) bool { return e.Fields[lua.FieldID] == id })
+func (t *producerTrial) arrival(id string, limit time.Duration) entry {
+	isWanted := func(e entry) bool { return e.Fields[lua.FieldID] == id }
+	return t.awaitEntry(limit, fmt.Sprintf("message %q is not in the stream", id), t.delivered, isWanted)
 }
 
 // allArrive sends orders, waits until each arrives, and checks its entry.
-func (t *trial) allArrive(orders []order, checks ...func(entry, order)) {
+func (t *producerTrial) allArrive(orders []order, checks ...func(entry, order)) {
 	p := t.ready()
 	t.taken(p, orders...)
 	for _, o := range orders {
@@ -137,12 +134,14 @@ func (t *trial) allArrive(orders []order, checks ...func(entry, order)) {
 	t.finished(p)
 }
 
+// samePayload checks that an entry has the payload of its order.
 func samePayload(e entry, o order) {
 	if got, want := e.Fields[lua.FieldPayload], string(o.Payload); got != want {
 		failf("message %q: the payload that arrived has %d bytes, %s; it was sent with %d", o.ID, len(got), difference(got, want), len(want))
 	}
 }
 
+// sameHeaders checks that an entry has exactly the headers of its order.
 func sameHeaders(e entry, o order) {
 	headers := map[string]string{}
 	for name, value := range e.Fields {
@@ -168,33 +167,9 @@ func inDueTime(e entry, o order) {
 	}
 }
 
-// stored is a scheduled message as Redis stores it.
-type stored struct {
-	score         string
-	payload, meta string
-	hasPayload    bool
-	fields        map[string]string // parsed meta
-}
-
-// scheduled returns a scheduled message; ok is false if it is not scheduled.
-func (t *trial) scheduled(id string) (s stored, ok bool) {
-	k := t.keys(0)
-	if s.score, ok = t.text("ZSCORE", k.Due, id); !ok {
-		return s, false
-	}
-	s.payload, s.hasPayload = t.text("HGET", k.Payload, id)
-	if s.meta, _ = t.text("HGET", k.Meta, id); s.meta == "" {
-		return s, true
-	}
-	if json.Unmarshal([]byte(s.meta), &s.fields) != nil {
-		failf("the meta of %q is %s; wanted a JSON object whose values are all strings", id, s.meta)
-	}
-	return s, ok
-}
-
 // mustBeScheduled returns a message that was answered with ok and is due later. It fails if the message is not
 // scheduled.
-func (t *trial) mustBeScheduled(id string) stored {
+func (t *producerTrial) mustBeScheduled(id string) stored {
 	s, ok := t.scheduled(id)
 	if !ok {
 		failf("message %q was answered with ok, is due later, and is not scheduled", id)

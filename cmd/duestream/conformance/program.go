@@ -31,10 +31,10 @@ type program struct {
 	stdin io.WriteCloser // of a producer only
 	last  *tail
 
-	mu     sync.Mutex
-	lines  lineReader
-	bad    string // the first output line that breaks the contract
-	wanted bool   // the kit expects the program to end
+	mu          sync.Mutex
+	lines       lineReader
+	badLine     string // the first output line that breaks the contract, with the reason; "": none
+	endExpected bool   // the kit expects the program to end
 }
 
 // launch starts a program with the environment of the contract. take is called with each output line, one at a time.
@@ -51,8 +51,8 @@ func launch(cfg *Config, name string, env []string, stdin bool, take func(line [
 		err := take(line)
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		if err != nil && p.bad == "" {
-			p.bad = fmt.Sprintf("%s: %.200q", err, line)
+		if err != nil && p.badLine == "" {
+			p.badLine = fmt.Sprintf("%s: %.200q", err, line)
 		}
 	}
 	p.cmd.Stdout = &p.lines
@@ -80,10 +80,11 @@ func (p *program) kill() {
 	p.proc.Kill()
 }
 
+// expectEnd says that an end of the program is no fault from now on.
 func (p *program) expectEnd() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.wanted = true
+	p.endExpected = true
 }
 
 // running reports whether the program still runs.
@@ -96,21 +97,21 @@ func (p *program) running() bool {
 	}
 }
 
-// misprint returns an error with the first output line that does not parse.
+// misprint returns an error with the first output line that does not parse, or nil.
 func (p *program) misprint() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.bad == "" {
+	if p.badLine == "" {
 		return nil
 	}
-	return fmt.Errorf("%s printed a line that is not of the contract: %s", p.name, p.bad)
+	return fmt.Errorf("%s printed a line that is not of the contract: %s", p.name, p.badLine)
 }
 
-// ended returns an error if the program ended by itself.
+// ended returns an error if the program ended although the kit did not expect its end.
 func (p *program) ended() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.wanted || p.running() {
+	if p.endExpected || p.running() {
 		return nil
 	}
 	return fmt.Errorf("%s ended by itself: %s", p.name, p.cmd.ProcessState)
@@ -134,7 +135,7 @@ func (l *lineReader) Write(b []byte) (int, error) {
 		}
 		l.rest = rest
 	}
-	if len(l.rest) > lineBytes {
+	if len(l.rest) > lineBytes { // report its beginning as a line, which does not parse
 		l.take(l.rest[:200])
 		l.rest = nil
 	}
@@ -176,6 +177,7 @@ type begun struct {
 	at time.Time
 }
 
+// readBegun parses an output line of a worker. All fields are required.
 func readBegun(line []byte) (b begun, err error) {
 	var given struct {
 		ID      *string
@@ -202,6 +204,7 @@ type answer struct {
 	Error string `json:"error"`
 }
 
+// readAnswer parses an output line of a producer.
 func readAnswer(line []byte) (a answer, err error) {
 	var given struct {
 		ID    *string

@@ -23,6 +23,7 @@ func TestDocumentListsEveryCase(t *testing.T) {
 	}
 }
 
+// casesPage returns the page that lists every watched rule and every case.
 func casesPage() string {
 	var b strings.Builder
 	b.WriteString("# Conformance cases\n\n<!-- Written by `make reference` from the kit. Do not edit. -->\n\n" +

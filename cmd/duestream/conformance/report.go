@@ -59,7 +59,7 @@ const (
 type Result struct {
 	Case
 	State  State    `json:"state"`
-	Broke  string   `json:"broke,omitempty"`  // name of a broken rule of all cases, which Rule and Section then show
+	Broke  string   `json:"broke,omitempty"`  // broken rule that holds in every case; Rule and Section are of this rule
 	Seen   string   `json:"seen,omitempty"`   // failed: the observation; not tried: the reason
 	Notes  []string `json:"notes,omitempty"`  // remarks about allowed behaviour
 	Stderr string   `json:"stderr,omitempty"` // failed: the last lines on standard error

@@ -68,6 +68,7 @@ func startServer(ctx context.Context, program string) (*tryout.Server, error) {
 	}
 }
 
+// freePort returns a port of 127.0.0.1, between 20000 and 32000, at which nobody listens.
 func freePort() (int, error) {
 	for range portTries {
 		port := 20000 + rand.IntN(12000)
@@ -80,6 +81,7 @@ func freePort() (int, error) {
 	return 0, errors.New("no free port between 20000 and 32000 on 127.0.0.1")
 }
 
+// open connects to the server, prepares it, and starts a bridge.
 func (r *rig) open(ctx context.Context, cfg *Config) (err error) {
 	if r.redis, err = bridge.Dial(ctx, r.url, func(opt *rueidis.ClientOption) { r.opt = *opt }); err != nil {
 		return err

@@ -26,7 +26,7 @@ type Config struct {
 	// Visibility is the visibility timeout of the queues. A case lasts for several of them. If it is too low, a good
 	// worker on a busy machine loses messages that it holds.
 	Visibility time.Duration
-	Patience   time.Duration // how long the kit waits for an event, besides work and visibility timeouts
+	Patience   time.Duration // how long the kit waits for an event, beyond the time for work and visibility timeouts
 	Parallel   int           // number of concurrent cases
 
 	Stderr io.Writer           // receives the programs' standard error; nil = discard
@@ -45,7 +45,7 @@ const (
 	MaxVisibility = time.Minute
 )
 
-const casePatience = 4 // casePatience times patience() is the longest duration of a case
+const casePatience = 4 // a case lasts at most casePatience times patience()
 
 // patience returns how long to wait for an event. The longest work takes three visibility timeouts; one more is a
 // reserve.
@@ -105,31 +105,31 @@ func Run(ctx context.Context, cfg Config) (report *Report, err error) {
 	return report, nil
 }
 
-// try runs one case.
+// try runs one case, on the shared rig of the run or on a rig of its own.
 func try(ctx context.Context, cfg *Config, shared *rig, c Case) (result Result) {
 	began := time.Now()
 	result = Result{Case: c, State: NotTried}
 	if result.Seen = cannotTry(cfg, shared, c); result.Seen != "" {
 		return result
 	}
-	on, err := rigFor(ctx, cfg, shared, c)
+	caseRig, err := rigFor(ctx, cfg, shared, c)
 	if err != nil {
 		result.State, result.Seen = Failed, "could not be judged: "+err.Error()
 		return result
 	}
-	if on != shared {
+	if caseRig != shared {
 		defer func() {
-			err := on.end()
+			err := caseRig.end()
 			// A server of the case's own is deleted with its directory, so a failed clean-up there does not matter.
-			if err != nil && on.server == nil && result.State == Passed {
+			if err != nil && caseRig.server == nil && result.State == Passed {
 				result.State, result.Seen = Failed, err.Error()
 			}
 		}()
 	}
 	ctx, cancel := context.WithTimeout(ctx, casePatience*cfg.patience())
 	defer cancel()
-	t := newTrial(ctx, cfg, on, c)
-	err = attempt(func() { c.run(t) })
+	t := newTrial(ctx, cfg, caseRig, c)
+	err = t.run(c)
 	// A rule that the program broke, or a line that does not parse, came before err and explains it best.
 	cause := t.end()
 	if misprint := t.misprint(); misprint != nil {
@@ -172,9 +172,9 @@ func rigFor(ctx context.Context, cfg *Config, shared *rig, c Case) (*rig, error)
 	case c.alone != "":
 		return newRig(ctx, cfg)
 	case c.unhurried:
-		calm := *cfg
-		calm.URL, calm.Visibility = shared.url, unhurried
-		return newRig(ctx, &calm)
+		unhurriedConfig := *cfg
+		unhurriedConfig.URL, unhurriedConfig.Visibility = shared.url, unhurried
+		return newRig(ctx, &unhurriedConfig)
 	}
 	return shared, nil
 }

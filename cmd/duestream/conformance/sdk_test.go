@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -13,6 +14,8 @@ import (
 
 	"github.com/duestream/duestream/bridge"
 )
+
+const slots = 4 // concurrent messages per partition
 
 // runSDKWorker is a worker of level complete, built with the Go client.
 func runSDKWorker() error {
@@ -55,6 +58,7 @@ func runSDKWorker() error {
 	return w.Run(ctx)
 }
 
+// sdkWork does the work that the header work of a message asks for, in the form of the contract.
 func sdkWork(ctx context.Context, m *bridge.Message) error {
 	var n int
 	what := m.Headers["work"]
@@ -105,4 +109,40 @@ func runSDKProducer() error {
 		_, err := c.Schedule(ctx, os.Getenv("QUEUE"), o.Payload, options...)
 		return err
 	})
+}
+
+// eachOrder reads orders from standard input until its end, calls schedule for each, and prints an answer.
+func eachOrder(schedule func(order) error) error {
+	in := bufio.NewReader(os.Stdin)
+	for {
+		line, err := in.ReadBytes('\n')
+		if len(line) == 0 && err != nil {
+			return nil
+		}
+		var o order
+		if err := json.Unmarshal(line, &o); err != nil {
+			return err
+		}
+		reply := map[string]any{"id": o.ID, "ok": true}
+		if err := schedule(o); err != nil {
+			reply["ok"], reply["error"] = false, err.Error()
+		}
+		text, err := json.Marshal(reply)
+		if err != nil {
+			return err
+		}
+		if _, err := os.Stdout.Write(append(text, '\n')); err != nil {
+			return err
+		}
+	}
+}
+
+// wait waits for d, or until ctx ends.
+func wait(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
 }

@@ -1,8 +1,6 @@
 package conformance
 
-import (
-	"fmt"
-)
+import "fmt"
 
 // A case is a sequence of steps. A step that fails ends its case, as a failure of testing.T does. So a case needs no
 // error handling. Steps run in the goroutine of their case.
@@ -50,7 +48,7 @@ func during(situation string, steps func()) {
 	}
 }
 
-// ownError is a failure of the kit itself.
+// ownError is a failure of the kit itself. It says nothing about the program.
 type ownError struct{ err error }
 
 func (e *ownError) Error() string { return "could not be judged: " + e.err.Error() }

@@ -4,14 +4,14 @@ import (
 	"time"
 )
 
-const stopWithin = 10 * time.Second
+const stopWithin = 10 * time.Second // a worker must end within this time after SIGTERM
 
-// stoppingCases: SIGTERM.
+// stoppingCases: a worker gets SIGTERM.
 var stoppingCases = []Case{
 	{
 		Name: "stop", Level: Good, Section: "8, step 9",
 		Rule: "At SIGTERM a worker finishes and acknowledges what it has begun, and exits with 0 within 10 s; what it held and did not begin is not lost.",
-		run: func(t *trial) {
+		worker: func(t *workerTrial) {
 			one := t.served("one")
 			messages := several(12, "m", "slow 300")
 			t.schedule(messages...)
@@ -36,7 +36,7 @@ var stoppingCases = []Case{
 	{
 		Name: "stop-idle", Level: Good, Section: "8, steps 2 and 9",
 		Rule: "A worker that waits for messages exits with 0 within 10 s of SIGTERM.",
-		run: func(t *trial) {
+		worker: func(t *workerTrial) {
 			w := t.served("one")
 			t.stop(w)
 			t.exited(w, stopWithin)

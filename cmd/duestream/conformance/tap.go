@@ -1,15 +1,18 @@
 package conformance
 
 import (
-	"bufio"
 	"context"
 	"net"
 	"net/url"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/internal/resp"
 )
 
 // tap is a proxy between one program and the server. Every connection through it belongs to the program or its
@@ -18,17 +21,18 @@ import (
 type tap struct {
 	addr   string
 	dial   func(context.Context) (net.Conn, error)
-	asked  func(*sent)        // called before a command reaches the server
-	told   func(*sent, value) // called before its reply reaches the program
 	listen net.Listener
 	ctx    context.Context
 	cancel context.CancelFunc
+
+	onCommand func(*sent)             // called before a command reaches the server
+	onReply   func(*sent, resp.Value) // called before its reply reaches the program
 
 	mu      sync.Mutex
 	conns   map[net.Conn]struct{}
 	gone    bool // the network is cut
 	serving sync.WaitGroup
-	fates   []*fate // fates of further commands
+	faults  []*netFault // network faults whose commands have not come yet
 }
 
 // sent is a command of a program.
@@ -38,13 +42,34 @@ type sent struct {
 	at      time.Time
 	args    []string // name in upper case, and arguments
 	inMulti bool     // queued between MULTI and EXEC
-	script  string   // inside this script or function
 
-	reply    value // set when it has come; guarded by the watcher's lock
+	reply    resp.Value // set when it has come; guarded by the watcher's lock
 	answered bool
 }
 
 func (s *sent) name() string { return s.args[0] }
+
+// arg returns an argument, from 1, or "".
+func (s *sent) arg(i int) string {
+	if i < len(s.args) {
+		return s.args[i]
+	}
+	return ""
+}
+
+// isScript reports whether the command calls a script or a function.
+func (s *sent) isScript() bool {
+	return slices.Contains([]string{"EVAL", "EVALSHA", "FCALL"}, s.name())
+}
+
+// keys returns the keys of a call of a script or function.
+func (s *sent) keys() []string {
+	n, err := strconv.Atoi(s.arg(2))
+	if err != nil || n < 0 || n > len(s.args)-3 {
+		return nil
+	}
+	return s.args[3 : 3+n]
+}
 
 // is reports whether the command has this name, in upper case. Two words are a command and its subcommand.
 func (s *sent) is(words string) bool {
@@ -52,10 +77,13 @@ func (s *sent) is(words string) bool {
 	return s.args[0] == name && (!two || len(s.args) > 1 && strings.EqualFold(s.args[1], sub))
 }
 
-// newTap listens on a port of its own, for one program. For each connection it calls asked and told one at a time;
-// connections call them concurrently.
-func newTap(dial func(context.Context) (net.Conn, error), asked func(*sent), told func(*sent, value)) (*tap, error) {
-	t := &tap{dial: dial, asked: asked, told: told, conns: map[net.Conn]struct{}{}}
+// newTap listens on a port of its own, for one program. Each connection calls onCommand for one command after another,
+// and onReply for one reply after another. All else may be concurrent: a call of onCommand with one of onReply, and the
+// calls of several connections.
+func newTap(
+	dial func(context.Context) (net.Conn, error), onCommand func(*sent), onReply func(*sent, resp.Value),
+) (*tap, error) {
+	t := &tap{dial: dial, onCommand: onCommand, onReply: onReply, conns: map[net.Conn]struct{}{}}
 	t.ctx, t.cancel = context.WithCancel(context.Background())
 	var err error
 	if t.listen, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
@@ -108,6 +136,7 @@ func (t *tap) hold(conn net.Conn) bool {
 	return true
 }
 
+// letGo closes a connection, and forgets it.
 func (t *tap) letGo(conn net.Conn) {
 	conn.Close()
 	t.mu.Lock()
@@ -115,6 +144,7 @@ func (t *tap) letGo(conn net.Conn) {
 	delete(t.conns, conn)
 }
 
+// serve connects a program to the server, until one of them closes the connection.
 func (t *tap) serve(client net.Conn, number int) {
 	defer t.letGo(client)
 	if !t.hold(client) {
@@ -151,41 +181,46 @@ type tapped struct {
 	multi  []*sent // commands queued since MULTI
 	queued bool    // between MULTI and EXEC
 	deaf   bool    // replies can no longer be matched to commands
-	fated  fated
+	state  faultState
 }
 
-func (c *tapped) requests(from, to net.Conn) {
-	w := &wire{from: bufio.NewReader(from)}
+// requests forwards commands to the server, after it has reported them and applied network faults.
+func (c *tapped) requests(client, server net.Conn) {
+	from := resp.NewReader(client)
 	for {
-		args, err := w.request()
+		args, err := from.Command()
 		if err != nil {
 			return
 		}
 		if len(args) > 0 {
 			args[0] = strings.ToUpper(args[0])
 			s := &sent{conn: c.number, at: time.Now(), args: args}
-			met := c.meets(s)
-			if met == breakBefore {
+			fault := c.faultFor(s)
+			if fault == breakBeforeCommand {
 				return
 			}
 			c.ask(s)
-			if met == breakBehind || met == leaveBehind {
-				c.sendAndBreak(to, w.raw.Bytes())
+			if fault == breakBeforeReply || fault == cutBeforeReply {
+				c.sendAndBreak(server, from.Raw())
 				return
 			}
 		}
-		if _, err := to.Write(w.raw.Bytes()); err != nil {
+		if _, err := server.Write(from.Raw()); err != nil {
 			return
 		}
-		w.raw.Reset()
 	}
 }
 
+// ask reports a command, and remembers it until its reply comes.
 func (c *tapped) ask(s *sent) {
 	c.mu.Lock()
 	switch s.name() {
-	case "SUBSCRIBE", "PSUBSCRIBE", "SSUBSCRIBE", "MONITOR", "SYNC", "PSYNC", "CLIENT":
-		c.deaf = c.deaf || s.name() != "CLIENT" || s.is("CLIENT REPLY")
+	case "SUBSCRIBE", "PSUBSCRIBE", "SSUBSCRIBE", "MONITOR", "SYNC", "PSYNC":
+		c.deaf = true
+	case "CLIENT":
+		if s.is("CLIENT REPLY") {
+			c.deaf = true
+		}
 	case "MULTI":
 		c.queued = true
 	case "EXEC", "DISCARD":
@@ -195,32 +230,31 @@ func (c *tapped) ask(s *sent) {
 	}
 	c.open = append(c.open, s)
 	c.mu.Unlock()
-	c.asked(s)
+	c.onCommand(s)
 }
 
-func (c *tapped) replies(from, to net.Conn) {
-	w := &wire{from: bufio.NewReader(from)}
+// replies forwards replies to the program, after it has reported them and applied network faults.
+func (c *tapped) replies(server, client net.Conn) {
+	from := resp.NewReader(server)
 	for {
-		v, err := w.reply()
+		v, err := from.Reply()
 		if err != nil {
 			return
 		}
-		if v.kind != '>' {
+		if v.Kind != '>' { // a push message is no reply
 			c.tell(v)
 		}
 		if c.withheld() {
-			w.raw.Reset()
 			continue
 		}
-		if _, err := to.Write(w.raw.Bytes()); err != nil {
+		if _, err := client.Write(from.Raw()); err != nil {
 			return
 		}
-		w.raw.Reset()
 	}
 }
 
 // tell matches a reply to its command. The reply of EXEC holds the replies of all queued commands.
-func (c *tapped) tell(v value) {
+func (c *tapped) tell(v resp.Value) {
 	c.mu.Lock()
 	if c.deaf || len(c.open) == 0 {
 		c.mu.Unlock()
@@ -230,7 +264,7 @@ func (c *tapped) tell(v value) {
 	c.open = c.open[1:]
 	queued := c.multi
 	switch {
-	case s.inMulti && !v.isError(): // QUEUED
+	case s.inMulti && !v.IsError(): // QUEUED
 		c.multi = append(c.multi, s)
 		c.mu.Unlock()
 		return
@@ -238,12 +272,12 @@ func (c *tapped) tell(v value) {
 		c.multi = nil
 	}
 	c.mu.Unlock()
-	if s.is("EXEC") && len(v.list) == len(queued) {
+	if s.is("EXEC") && len(v.List) == len(queued) {
 		for i, q := range queued {
-			c.told(q, v.list[i])
+			c.onReply(q, v.List[i])
 		}
 	}
-	c.told(s, v)
+	c.onReply(s, v)
 }
 
 // tappable returns the reason why a program cannot be put behind a tap, or "".
@@ -269,4 +303,12 @@ func withAddress(at, addr string) (string, error) {
 	}
 	u.Host = addr
 	return u.String(), nil
+}
+
+// dialServer opens a connection to the only server of the options.
+func dialServer(ctx context.Context, opt rueidis.ClientOption) (net.Conn, error) {
+	if opt.DialCtxFn != nil {
+		return opt.DialCtxFn(ctx, opt.InitAddress[0], &opt.Dialer, opt.TLSConfig)
+	}
+	return opt.Dialer.DialContext(ctx, "tcp", opt.InitAddress[0])
 }

@@ -6,9 +6,13 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/duestream/duestream/internal/resp"
 )
 
-// Rule is a rule that is checked in every case, by the commands of the program and their replies.
+const stopsAfter = 3 * time.Second // a worker may still read for this time after SIGTERM
+
+// Rule is a rule that is checked in every case, by the commands of the program.
 type Rule struct {
 	Name    string `json:"name"`
 	Level   Level  `json:"level"`   // it holds in cases of this level and of higher levels
@@ -24,6 +28,7 @@ func Rules(kind Kind) []Rule {
 	return slices.Concat(commonRules, producerRules)
 }
 
+// ruleNamed returns a watched rule of a kind.
 func ruleNamed(kind Kind, name string) Rule {
 	all := Rules(kind)
 	i := slices.IndexFunc(all, func(r Rule) bool { return r.Name == name })
@@ -41,23 +46,25 @@ type broken struct {
 
 func (e *broken) Error() string { return e.seen }
 
-// watcher observes the commands and replies of the programs of a trial. It never asks the server.
+// watcher observes the commands of the programs of a trial. It never asks the server.
 type watcher struct {
 	kind   Kind
 	level  Level // of the case
 	prefix string
 	began  time.Time
-	stalls *stalls
 
-	mu      sync.Mutex
-	all     []*sent // all commands, in order
-	first   *broken // the first broken rule
-	work    worklog // of workers only
-	produce producelog
+	mu        sync.Mutex
+	all       []*sent              // all commands, in order
+	first     *broken              // the first broken rule
+	stopped   map[string]time.Time // time of SIGTERM, by program
+	scheduled map[int][]string     // arguments of each ZADD of the open transaction, by connection
 }
 
 func newWatcher(kind Kind, level Level, prefix string) *watcher {
-	return &watcher{kind: kind, level: level, prefix: prefix, began: time.Now(), stalls: newStalls(), produce: newProducelog()}
+	return &watcher{
+		kind: kind, level: level, prefix: prefix, began: time.Now(),
+		stopped: map[string]time.Time{}, scheduled: map[int][]string{},
+	}
 }
 
 // broke records that a rule was broken, unless the case is of a lower level. The caller holds w.mu.
@@ -83,41 +90,31 @@ func (w *watcher) verdict() error {
 	return w.first
 }
 
-// asked gets each command before the server gets it.
-func (w *watcher) asked(s *sent) {
+// sawCommand gets each command before the server gets it.
+func (w *watcher) sawCommand(s *sent) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.all = append(w.all, s)
 	w.common(s)
 	if w.kind == Worker {
-		w.workerAsked(s)
+		w.workerCommand(s)
 	} else {
-		w.producerAsked(s)
+		w.producerCommand(s)
 	}
 }
 
-// told gets each command with its reply before the program gets the reply.
-func (w *watcher) told(s *sent, reply value) {
+// sawReply gets each command with its reply before the program gets the reply.
+func (w *watcher) sawReply(s *sent, reply resp.Value) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	s.reply, s.answered = reply, true
-	if w.kind == Worker {
-		w.workerTold(s)
-	} else {
-		w.producerTold(s)
-	}
 }
 
-// commands returns the commands that a program has sent so far, in order; for "" those of all programs.
-func (w *watcher) commands(program string) (some []*sent) {
+// commands returns the commands that all programs have sent so far, in order.
+func (w *watcher) commands() []*sent {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, s := range w.all {
-		if program == "" || s.program == program {
-			some = append(some, s)
-		}
-	}
-	return some
+	return slices.Clone(w.all)
 }
 
 // text returns the command as a line, with long arguments cut.
@@ -139,9 +136,6 @@ func (s *sent) text() string {
 		default:
 			b.WriteString(arg)
 		}
-	}
-	if s.script != "" {
-		fmt.Fprintf(&b, " (inside %s)", s.script)
 	}
 	return b.String()
 }
@@ -202,20 +196,14 @@ func (w *watcher) common(s *sent) {
 		}
 		return
 	}
-	for _, key := range s.args[1:min(len(s.args), 1+keysOf[s.name()])] {
-		if kind, queue := w.kindOf(key); kind != "" {
+	for _, arg := range s.args[1:] {
+		if kind, queue := w.kindOf(arg); kind != "" {
 			w.onKey(s, kind, queue)
 		}
 	}
 }
 
-// keysOf maps a command that is checked by its keys to the largest number of its keys.
-var keysOf = map[string]int{
-	"EXPIRE": 1, "PEXPIRE": 1, "EXPIREAT": 1, "PEXPIREAT": 1, "GETEX": 1, "SETEX": 1, "PSETEX": 1, "HEXPIRE": 1, "HPEXPIRE": 1, "HEXPIREAT": 1, "HPEXPIREAT": 1,
-	"DEL": 1 << 20, "UNLINK": 1 << 20, "RENAME": 2, "RENAMENX": 2, "MOVE": 1, "RESTORE": 1, "COPY": 2, "SET": 1, "MIGRATE": 3,
-	"XADD": 1, "XDEL": 1, "XTRIM": 1, "XSETID": 1, "XDELEX": 1, "XACKDEL": 1, "HSET": 1, "HMSET": 1, "HDEL": 1, "HSETNX": 1, "HINCRBY": 1,
-}
-
+// onKey checks a plain command that names a key of duestream.
 func (w *watcher) onKey(s *sent, kind, queue string) {
 	switch s.name() {
 	case "EXPIRE", "PEXPIRE", "EXPIREAT", "PEXPIREAT", "GETEX", "SETEX", "PSETEX", "HEXPIRE", "HPEXPIRE",
@@ -234,5 +222,89 @@ func (w *watcher) onKey(s *sent, kind, queue string) {
 		case kind == "defaults" && queue == "" || kind == "policy":
 			w.brokeBy(s, "keeps-registry", "it changes the settings of everybody")
 		}
+	}
+}
+
+// workerRules apply to workers.
+var workerRules = []Rule{
+	{"no-claims", Minimal, "8 (MUST NOT)",
+		"A worker claims nothing of other consumers, and nothing without JUSTID: each such claim counts as an attempt."},
+	{"no-plain-retries", Minimal, "9",
+		"A worker schedules and dead-letters by the scripts or functions only: by plain commands the message can be lost, " +
+			"or delivered twice over."},
+	{"stops-reading", Good, "8, step 9", "After SIGTERM a worker reads nothing more."},
+}
+
+// stops records that a program was sent SIGTERM.
+func (w *watcher) stops(program string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.stopped[program] = time.Now()
+}
+
+// workerCommand checks a command by the rules of workers.
+func (w *watcher) workerCommand(s *sent) {
+	switch s.name() {
+	case "XREADGROUP":
+		if at, stopped := w.stopped[s.program]; stopped && s.at.Sub(at) > stopsAfter {
+			w.brokeBy(s, "stops-reading", fmt.Sprintf("that is %s after SIGTERM", s.at.Sub(at).Round(time.Millisecond)))
+		}
+		if s.has("CLAIM") {
+			w.brokeBy(s, "no-claims", "it takes what other consumers hold")
+		}
+	case "XAUTOCLAIM":
+		w.brokeBy(s, "no-claims", "it takes what other consumers hold")
+	case "XCLAIM":
+		if !s.has("JUSTID") {
+			w.brokeBy(s, "no-claims", "without JUSTID it counts as an attempt")
+		}
+		if s.has("FORCE") || s.has("RETRYCOUNT") || s.has("LASTID") {
+			w.brokeBy(s, "no-claims", "it changes more than the idle time of what it holds")
+		}
+	case "ZADD", "ZREM", "ZINCRBY", "HSET", "HMSET", "HSETNX", "HDEL", "XADD", "XDEL", "XTRIM":
+		if kind, _ := w.kindOf(s.arg(1)); slices.Contains([]string{"due", "payload", "meta", "dead", "seen"}, kind) {
+			w.brokeBy(s, "no-plain-retries", "acknowledging and scheduling have to be one step")
+		}
+	}
+}
+
+// has reports whether an XREADGROUP or XCLAIM has an option. It skips the first words, where a group or consumer could
+// have the name of an option.
+func (s *sent) has(option string) bool {
+	return slices.ContainsFunc(s.args[min(4, len(s.args)):],
+		func(arg string) bool { return strings.EqualFold(arg, option) })
+}
+
+// producerRules apply to producers.
+var producerRules = []Rule{
+	{"writes-whole", Good, "7, steps 1 to 4",
+		"A producer writes payload and meta before the due time, all in one MULTI or one script. " +
+			"This holds for every message, also when the producer repeats it."},
+	{"takes-nothing-out", Good, "6 and 7",
+		"A producer that schedules takes nothing out of the schedule and out of the dead letters."},
+}
+
+// producerCommand checks a command by the rules of producers.
+func (w *watcher) producerCommand(s *sent) {
+	kind, queue := w.kindOf(s.arg(1))
+	isField := (kind == "payload" || kind == "meta") && slices.Contains([]string{"HSET", "HMSET", "HSETNX"}, s.name())
+	isDue := kind == "due" && s.is("ZADD")
+	switch {
+	case s.is("MULTI"):
+		delete(w.scheduled, s.conn)
+	case !s.inMulti && (isField || isDue):
+		w.brokeBy(s, "writes-whole", "it stands outside a MULTI, so a bridge may see a part of the message")
+	case isDue:
+		w.scheduled[s.conn] = append(w.scheduled[s.conn], s.args[2:]...)
+	case isField && slices.Contains(w.scheduled[s.conn], s.arg(2)):
+		w.brokeBy(s, "writes-whole", "it stands behind the ZADD of the message")
+	case kind == "due" && slices.Contains([]string{"ZREM", "ZPOPMIN", "ZPOPMAX", "BZPOPMIN", "BZPOPMAX",
+		"ZREMRANGEBYSCORE", "ZREMRANGEBYRANK", "ZREMRANGEBYLEX"}, s.name()):
+		w.brokeBy(s, "takes-nothing-out", "a message that was taken is not delivered then, and nothing was to be cancelled")
+	case kind == "dead" && strings.HasPrefix(s.name(), "X") &&
+		!slices.Contains([]string{"XRANGE", "XREVRANGE", "XLEN", "XINFO", "XREAD"}, s.name()):
+		w.brokeBy(s, "takes-nothing-out", "dead letters are written by bridges and by workers that call the scripts")
+	case kind == "bridges" && queue == "" && strings.HasPrefix(s.name(), "ZADD"):
+		w.brokeBy(s, "takes-nothing-out", "a bridge that does not live is given queues to look after")
 	}
 }

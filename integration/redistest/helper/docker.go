@@ -26,7 +26,7 @@ const (
 	redisPort     = docker.Port("6379/tcp")
 )
 
-// engine is the local Docker engine, and the containers that run in it for this process.
+// engine is the local Docker engine, and the containers that this process has started in it.
 type engine struct {
 	once sync.Once
 	pool *dockertest.Pool
@@ -36,7 +36,7 @@ type engine struct {
 	all map[string]*dockertest.Resource
 }
 
-// connect finds the engine, at most once.
+// connect returns nil if there is a local engine. Only the first call looks for one.
 func (e *engine) connect() error {
 	e.once.Do(func() { e.pool, e.err = findEngine() })
 	return e.err
@@ -175,8 +175,8 @@ func (e *engine) finish(id string, sig docker.Signal) error {
 	return err
 }
 
-// removeStale removes containers of killed test processes, as far as possible: expired ones, and those whose process
-// on this host has ended.
+// removeStale removes the containers that killed test processes have left, as far as it can: those whose time has
+// expired, and those whose test process was on this host and has ended.
 func removeStale(pool *dockertest.Pool) {
 	list, err := pool.Client.ListContainers(docker.ListContainersOptions{
 		All: true, Filters: map[string][]string{"label": {wire.LabelExpires}},

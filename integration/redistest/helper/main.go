@@ -1,6 +1,7 @@
-// Helper does the part of package redistest that needs modules that no test should import, because whoever imports a
-// package has to fetch what its tests import. It starts containers with a Docker client, and in-process servers. It
-// ends when its input ends.
+// Helper does the work of package redistest that needs large modules: it starts containers with a Docker client, and
+// in-process servers (miniredis). It is a program of its own, because whoever uses a package must fetch all modules
+// that the tests of the package import. It answers the requests of package wire on its standard input, and ends when
+// its input ends.
 package main
 
 import (
@@ -34,7 +35,7 @@ func main() {
 			}
 			out.Lock()
 			defer out.Unlock()
-			_ = replies.Encode(reply) // the requester is gone
+			_ = replies.Encode(reply) // an error means that the test process has ended
 		}()
 	}
 }

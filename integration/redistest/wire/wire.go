@@ -18,11 +18,11 @@ const (
 	Close     = "close"     // close the in-process server at an address
 )
 
-// Labels of containers: the time when one must end, in Unix seconds, and its owner, as host/pid. With them, the
-// helper process removes the containers of killed test processes.
+// Labels of containers. With them, a helper process can find and remove the containers of test processes that were
+// killed.
 const (
-	LabelExpires = "duestream.redistest.expires"
-	LabelOwner   = "duestream.redistest.owner"
+	LabelExpires = "duestream.redistest.expires" // when the container must end, in Unix seconds
+	LabelOwner   = "duestream.redistest.owner"   // the test process to which it belongs, as host/pid
 )
 
 // Request asks the helper process for one operation.

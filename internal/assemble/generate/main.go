@@ -26,7 +26,7 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	// A script that was renamed or deleted leaves no text behind.
+	// Remove the texts of scripts that were renamed or deleted.
 	former, err := filepath.Glob("generated/*")
 	if err != nil {
 		return err

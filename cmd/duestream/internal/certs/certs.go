@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	lookEach     = 2 * time.Second
+	readInterval = 2 * time.Second
 	maxFileBytes = 1 << 20
 )
 
@@ -38,13 +38,13 @@ const (
 
 // Watched holds certificates that are reloaded when their files change.
 type Watched struct {
-	files Files
-	log   *slog.Logger
-	now   atomic.Pointer[tls.Config]
+	files   Files
+	log     *slog.Logger
+	current atomic.Pointer[tls.Config]
 
 	// Used by Run's goroutine only.
-	text   contents // contents in use
-	broken string   // fault of the files; "" = none
+	text  contents // contents in use
+	fault string   // error of the files that was logged; "" if they can be used
 }
 
 // contents holds the bytes of the files.
@@ -66,33 +66,33 @@ func Open(files Files, log *slog.Logger) (*Watched, error) {
 		return nil, err
 	}
 	w.text = text
-	w.now.Store(config)
+	w.current.Store(config)
 	return w, nil
 }
 
 // Config returns a configuration for a server: TLS 1.2 or later, with HTTP/2 for clients that offer it.
 func (w *Watched) Config() *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: protocols(),
-		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return w.now.Load(), nil }}
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return w.current.Load(), nil }}
 }
 
 // Run reads the files every two seconds until ctx ends. Unusable files change nothing. A fault is logged when it
 // begins and when it ends.
 func (w *Watched) Run(ctx context.Context) {
-	tick := time.NewTicker(lookEach)
-	defer tick.Stop()
+	ticker := time.NewTicker(readInterval)
+	defer ticker.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-tick.C:
-			w.look()
+		case <-ticker.C:
+			w.reload()
 		}
 	}
 }
 
-// look loads the files if they changed and can be used.
-func (w *Watched) look() {
+// reload loads the files if they changed and can be used.
+func (w *Watched) reload() {
 	text, err := w.files.read()
 	var config *tls.Config
 	changed := err == nil && !text.equal(w.text)
@@ -100,16 +100,16 @@ func (w *Watched) look() {
 		config, err = w.files.config(text)
 	}
 	switch {
-	case err != nil && err.Error() != w.broken:
-		w.broken = err.Error()
+	case err != nil && err.Error() != w.fault:
+		w.fault = err.Error()
 		w.log.Error("the changed certificates cannot be used, so the former ones hold", slog.Any("error", err))
 	case err != nil:
 	case changed:
-		w.text, w.broken = text, ""
-		w.now.Store(config)
+		w.text, w.fault = text, ""
+		w.current.Store(config)
 		w.log.Info("the changed certificates hold for new connections")
-	case w.broken != "":
-		w.broken = ""
+	case w.fault != "":
+		w.fault = ""
 		w.log.Info("the former certificates are there again")
 	}
 }
@@ -168,7 +168,7 @@ func (f Files) config(c contents) (*tls.Config, error) {
 
 func protocols() []string { return []string{"h2", "http/1.1"} }
 
-// certificates parses all certificates in text. None at all is an error.
+// certificates parses all certificates in a text. It fails if the text has none.
 func certificates(text []byte) (all []*x509.Certificate, err error) {
 	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
 		if block.Type != "CERTIFICATE" {

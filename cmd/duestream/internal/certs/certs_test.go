@@ -11,27 +11,29 @@ import (
 	"time"
 )
 
-// New connections use the new pair. Open connections keep the old one.
+// After a change of both files, new connections get the new pair, and open ones go on with the old one. Between the two
+// writes, key and certificate do not match, and the old pair holds.
 func TestARotationDropsNoConnection(t *testing.T) {
 	r, first := newRig(t, nil)
 	before := r.client()
 	r.wants(before, first)
 	cert, key, second := r.pair(time.Time{})
 	r.write(r.files.Cert, cert)
-	r.w.look() // between the two writes, key and certificate do not match
-	r.w.look()
+	r.w.reload() // between the two writes, key and certificate do not match
+	r.w.reload()
 	r.wants(r.client(), first)
 	r.write(r.files.Key, key)
-	r.w.look()
+	r.w.reload()
 	r.wants(before, first)
 	r.wants(r.client(), second)
-	r.w.look()
+	r.w.reload()
 	if r.logged("cannot be used") != 1 || r.logged("hold for new connections") != 1 || r.logged("level=") != 2 {
 		t.Errorf("a line for each change of state:\n%s", r.log)
 	}
 }
 
-// An unusable file changes nothing, and is reported once.
+// An unusable or missing file leaves the pair as it was, and is logged once. When the file is good again, that is
+// logged as well.
 func TestABrokenChangeKeepsWhatHeld(t *testing.T) {
 	clients := newAuthority(t)
 	r, number := newRig(t, clients)
@@ -45,29 +47,30 @@ func TestABrokenChangeKeepsWhatHeld(t *testing.T) {
 		r.log.Reset()
 		for _, bad := range []string{"", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"} {
 			r.write(path, []byte(bad))
-			r.w.look()
-			r.w.look()
+			r.w.reload()
+			r.w.reload()
 		}
 		if err := os.Remove(path); err != nil {
 			t.Fatal(err)
 		}
-		r.w.look()
-		r.w.look()
+		r.w.reload()
+		r.w.reload()
 		r.wants(r.client(show, key), number)
+		// There are three bad states of a file: empty, broken and missing. Two of them may give the same error.
 		if n := r.logged("so the former ones hold"); n < 2 || n > 3 || r.logged(field) < 2 || r.logged(path) != n {
 			t.Errorf("%s: a line for each change of state, with the file:\n%s", field, r.log)
 		}
 		r.write(path, good)
-		r.w.look()
-		r.w.look()
+		r.w.reload()
+		r.w.reload()
 		if r.logged("there again") != 1 {
-			t.Errorf("%s: it does not say that all is well:\n%s", field, r.log)
+			t.Errorf("%s: the log does not say that the file is good again:\n%s", field, r.log)
 		}
 	}
 }
 
-// Clients without a certificate, with an expired one, or with one of another authority are refused. The client CA is
-// reloaded, too.
+// With a client CA, clients without a certificate, with an expired one, or with one of another authority are refused. A
+// change of the client CA holds for new connections.
 func TestClientsMustShowACertificateThatHolds(t *testing.T) {
 	clients, strangers := newAuthority(t), newAuthority(t)
 	r, number := newRig(t, clients)
@@ -83,17 +86,18 @@ func TestClientsMustShowACertificateThatHolds(t *testing.T) {
 		}
 	}
 	if r.served.Load() != served {
-		t.Error("somebody without the right certificate was served")
+		t.Error("a client without a good certificate was served")
 	}
 	r.write(r.files.ClientCA, strangers.pem)
-	r.w.look()
+	r.w.reload()
 	r.wants(r.client(foreign, foreignKey), number)
 	if _, _, err := r.sees(r.client(good, key)); err == nil {
-		t.Error("who was trusted before is served still")
+		t.Error("a client of the former authority is still served")
 	}
 }
 
-// The session of a client that is no longer trusted is not resumed.
+// A client that resumes its TLS session shows no certificate again. So the server must not resume the session of a
+// client that is no longer trusted.
 func TestNoSessionOutlivesTheTrust(t *testing.T) {
 	clients := newAuthority(t)
 	r, number := newRig(t, clients)
@@ -104,12 +108,13 @@ func TestNoSessionOutlivesTheTrust(t *testing.T) {
 	r.wants(c, number)
 	transport.CloseIdleConnections()
 	r.write(r.files.ClientCA, newAuthority(t).pem)
-	r.w.look()
+	r.w.reload()
 	if proto, _, err := r.sees(c); err == nil {
 		t.Errorf("it is served over %s", proto)
 	}
 }
 
+// TLS 1.1 and older are refused. TLS 1.2 is accepted.
 func TestOldProtocolsAreRefused(t *testing.T) {
 	r, number := newRig(t, nil)
 	c := r.client()
@@ -123,7 +128,7 @@ func TestOldProtocolsAreRefused(t *testing.T) {
 	r.wants(c, number)
 }
 
-// An unusable file at the start gives an error that names the file and its purpose.
+// A file that is unusable at the start gives an error that names the flag and the file, and never shows a private key.
 func TestAnErrorNamesTheFile(t *testing.T) {
 	a := newAuthority(t)
 	dir := t.TempDir()

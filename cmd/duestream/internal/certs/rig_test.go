@@ -36,6 +36,7 @@ type authority struct {
 
 var serial atomic.Int64
 
+// newAuthority creates a certificate authority that signs its own certificate.
 func newAuthority(t *testing.T) *authority {
 	t.Helper()
 	a := &authority{t: t}
@@ -44,7 +45,8 @@ func newAuthority(t *testing.T) *authority {
 	return a
 }
 
-// make creates a certificate, signed by the parent or by itself.
+// make creates a key and a certificate for it, signed by the key of the parent, or by itself if parent is nil. It
+// returns the certificate in PEM form and parsed, and the key.
 func (a *authority) make(c, parent *x509.Certificate, by *ecdsa.PrivateKey) ([]byte, *x509.Certificate, *ecdsa.PrivateKey) {
 	a.t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -70,7 +72,8 @@ func (a *authority) make(c, parent *x509.Certificate, by *ecdsa.PrivateKey) ([]b
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), parsed, key
 }
 
-// pair creates a certificate for server and client, with its key.
+// pair creates a certificate for server and client, with its key, both in PEM form, and returns the serial number.
+// until is the end of its validity; zero means an hour from now.
 func (a *authority) pair(until time.Time) (cert, key []byte, number int64) {
 	a.t.Helper()
 	cert, parsed, private := a.make(&x509.Certificate{NotAfter: until, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
@@ -82,7 +85,7 @@ func (a *authority) pair(until time.Time) (cert, key []byte, number int64) {
 	return cert, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), parsed.SerialNumber.Int64()
 }
 
-// rig is a server with certificates from files.
+// rig is an HTTPS server with certificates from files. w reloads them.
 type rig struct {
 	*authority
 	files  Files
@@ -92,6 +95,8 @@ type rig struct {
 	served atomic.Int64
 }
 
+// newRig starts a server with a certificate of a new authority, whose serial number it returns. If ca is not nil,
+// clients must show a certificate of ca.
 func newRig(t *testing.T, ca *authority) (r *rig, number int64) {
 	t.Helper()
 	dir := t.TempDir()
@@ -147,7 +152,8 @@ func (r *rig) client(show ...[]byte) *http.Client {
 	return &http.Client{Transport: t}
 }
 
-// sees returns the protocol, and the serial number of the server's certificate.
+// sees sends a request, and returns the protocol of the answer and the serial number of the certificate that the server
+// showed.
 func (r *rig) sees(c *http.Client) (proto string, number int64, err error) {
 	r.t.Helper()
 	res, err := c.Get(r.base) //nolint:noctx // of a test
@@ -159,7 +165,7 @@ func (r *rig) sees(c *http.Client) (proto string, number int64, err error) {
 	return string(text), res.TLS.PeerCertificates[0].SerialNumber.Int64(), err
 }
 
-// wants fails the test if a client sees another certificate.
+// wants fails the test unless a client gets an answer over HTTP/2 and sees the certificate with this serial number.
 func (r *rig) wants(c *http.Client, number int64) {
 	r.t.Helper()
 	if proto, got, err := r.sees(c); err != nil || got != number || proto != "HTTP/2.0" {
@@ -167,4 +173,5 @@ func (r *rig) wants(c *http.Client, number int64) {
 	}
 }
 
+// logged returns how often the log has a text.
 func (r *rig) logged(text string) int { return strings.Count(r.log.String(), text) }

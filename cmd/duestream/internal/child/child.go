@@ -1,5 +1,5 @@
-// Package child runs other programs so that they do not outlive this one. Each program leads a process group of its
-// own, which is ended as a whole. A Ctrl-C at the terminal does not reach that group, only this process. On Linux the
+// Package child runs other programs so that they do not outlive this process. Each program leads a process group of its
+// own, which is ended as a whole. A Ctrl-C at the terminal reaches only this process, not that group. On Linux the
 // program also ends when this process is killed without time to clean up.
 //
 // Invariants, held by tests of the command:
@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// alive holds the running programs for EndAll, so that none is left behind.
+// alive holds the running programs, so that EndAll can end them.
 var alive = struct {
 	sync.Mutex
 	programs map[*Process]struct{}
@@ -31,13 +31,13 @@ var errEnding = errors.New("this process is about to end")
 type Process struct {
 	cmd  *exec.Cmd
 	gone chan struct{} // closed when the program has ended
-	done chan struct{} // closed after gone, but never after EndAll: nobody may act on that end
+	done chan struct{} // closed after gone, but never after EndAll, because nobody may act on an end that EndAll caused
 	err  error
 }
 
 // Start starts cmd. Done is closed when the program has ended.
 func Start(cmd *exec.Cmd) (*Process, error) {
-	own(cmd)
+	ownGroup(cmd)
 	p := &Process{cmd: cmd, gone: make(chan struct{}), done: make(chan struct{})}
 	started := make(chan error, 1)
 	go func() {
@@ -55,7 +55,7 @@ func Start(cmd *exec.Cmd) (*Process, error) {
 	return p, <-started
 }
 
-// start starts the program, unless EndAll has begun and the program would be left behind.
+// start starts the program, unless EndAll has begun, which would not end the program.
 func (p *Process) start() error {
 	alive.Lock()
 	defer alive.Unlock()
@@ -79,9 +79,9 @@ func (p *Process) end() {
 	}
 }
 
-// EndAll ends all programs and their groups, when this process ends at once. It sends SIGTERM, after grace SIGKILL,
-// and then waits as long as grace again, at least a second. From then on no program starts, and Done of the running
-// programs stays open: a handler that saw the end would report a failure, and its message would be delivered again.
+// EndAll ends all programs and their groups, because this process ends at once. It sends SIGTERM, and SIGKILL after
+// grace. It then waits for the programs, for at most grace or a second, whichever is longer. No program starts any
+// more, and Done of the running programs stays open: a handler that saw the end would report a failure of its message.
 func EndAll(grace time.Duration) {
 	alive.Lock()
 	alive.ending = true
@@ -103,14 +103,14 @@ func EndAll(grace time.Duration) {
 	await(programs, max(grace, time.Second))
 }
 
-// await waits until all programs have ended, at most for patience.
-func await(programs []*Process, patience time.Duration) {
-	late := time.NewTimer(patience)
-	defer late.Stop()
+// await waits until all programs have ended, at most for timeout.
+func await(programs []*Process, timeout time.Duration) {
+	timer := time.NewTimer(timeout)
+	defer timer.Stop()
 	for _, p := range programs {
 		select {
 		case <-p.gone:
-		case <-late.C:
+		case <-timer.C:
 			return
 		}
 	}
@@ -122,10 +122,10 @@ func (p *Process) Done() <-chan struct{} { return p.done }
 // Err returns how the program ended, as exec.Cmd.Wait does. It is set once Done is closed.
 func (p *Process) Err() error { return p.err }
 
-// Stop sends SIGTERM to the group, kills what is left of it after grace, and waits for the program.
+// Stop sends SIGTERM to the group, kills the remaining processes of the group after grace, and waits for the program.
 func (p *Process) Stop(grace time.Duration) {
 	select {
-	case <-p.done: // its process ID may be reused by now
+	case <-p.done: // another process may have its process ID
 		return
 	default:
 	}
@@ -140,10 +140,10 @@ func (p *Process) Stop(grace time.Duration) {
 	<-p.done
 }
 
-// Kill kills the group without asking, and waits for the program.
+// Kill kills the group at once, and waits for the program.
 func (p *Process) Kill() {
 	select {
-	case <-p.done: // its process ID may be reused by now
+	case <-p.done: // another process may have its process ID
 	default:
 		signalGroup(p.cmd, syscall.SIGKILL)
 	}

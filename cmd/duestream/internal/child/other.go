@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-func own(*exec.Cmd) {}
+func ownGroup(*exec.Cmd) {}
 
-// signalGroup kills the program: this system has no signals to ask it with.
+// signalGroup kills the program, because this system has no signals.
 func signalGroup(cmd *exec.Cmd, _ syscall.Signal) { _ = cmd.Process.Kill() }

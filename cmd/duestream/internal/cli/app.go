@@ -20,9 +20,9 @@ type App struct {
 	RedisURL, Prefix string
 	durability       flags.Durability
 	oldBridges       flags.Switch                // value of the flag --allow-old-bridges
-	AllowOldBridges  bool                        // the flag, else the environment
-	PasswordsFrom    []string                    // sources of the passwords that do not stand in the URL
-	Passwords        func(*rueidis.ClientOption) // sets the passwords that do not stand in the URL
+	AllowOldBridges  bool                        // value of --allow-old-bridges, or without it of the environment
+	PasswordsFrom    []string                    // sources of the passwords that are not in the URL
+	Passwords        func(*rueidis.ClientOption) // sets the passwords that are not in the URL
 
 	Version string // of this program
 	Started bool   // arguments and flags were accepted, and the command has begun

@@ -19,7 +19,7 @@ import (
 // arguments there may be, how each is checked, and what a shell offers for it.
 type usageArgs struct {
 	kinds    []string // "<queue>", in order
-	least    int      // number of arguments that must be given
+	required int      // number of arguments that must be given
 	repeated bool     // the last argument may be repeated
 	command  bool     // the command line of another program follows --
 }
@@ -28,20 +28,20 @@ func usageArgsOf(cmd *cobra.Command) (u usageArgs) {
 	words := strings.Fields(cmd.Use)[1:]
 	u.command = slices.Contains(words, "--")
 	for _, word := range words {
-		if strings.HasPrefix(word, "-") || strings.HasPrefix(word, "(") { // the rest is about flags
+		if strings.HasPrefix(word, "-") || strings.HasPrefix(word, "(") { // flags follow the arguments
 			break
 		}
 		if kind := strings.Trim(word, "[]."); strings.HasPrefix(kind, "<") {
 			u.kinds, u.repeated = append(u.kinds, kind), strings.Contains(word, "...")
 			if !strings.HasPrefix(word, "[") {
-				u.least++
+				u.required++
 			}
 		}
 	}
 	return u
 }
 
-// kind returns the name in the usage of the argument at an index, or "" if there is none.
+// kind returns the usage's name for the argument at index i, or "" if the usage has no such argument.
 func (u usageArgs) kind(i int) string {
 	if u.repeated {
 		i = min(i, len(u.kinds)-1)
@@ -55,9 +55,9 @@ func (u usageArgs) kind(i int) string {
 // number returns a check that refuses too few or too many arguments.
 func (u usageArgs) number() cobra.PositionalArgs {
 	if u.repeated {
-		return NumberOfArgs(u.least, math.MaxInt)
+		return NumberOfArgs(u.required, math.MaxInt)
 	}
-	return NumberOfArgs(u.least, len(u.kinds))
+	return NumberOfArgs(u.required, len(u.kinds))
 }
 
 // NumberOfArgs is like [cobra.RangeArgs], but its error quotes the usage of the command.
@@ -66,8 +66,8 @@ func NumberOfArgs(least, most int) cobra.PositionalArgs {
 		if len(args) >= least && len(args) <= most {
 			return nil
 		}
-		_, takes, any := strings.Cut(cmd.Use, " ")
-		if !any {
+		_, takes, hasArgs := strings.Cut(cmd.Use, " ")
+		if !hasArgs {
 			takes = "no arguments"
 		}
 		return fmt.Errorf("%s takes %s, and was given %s", cmd.CommandPath(), takes, human.Counted(len(args), "argument"))

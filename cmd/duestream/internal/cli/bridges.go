@@ -9,7 +9,7 @@ import (
 )
 
 // WarnNoBridge prints a note if the heartbeats show that no bridge is alive, because then nothing becomes ready. It
-// prints nothing if they cannot be read within a second.
+// prints nothing if the heartbeats cannot be read within a second.
 func WarnNoBridge(ctx context.Context, a *App, op *admin.Admin) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -17,7 +17,8 @@ func WarnNoBridge(ctx context.Context, a *App, op *admin.Admin) {
 	NoteNoBridge(a, bridges, err)
 }
 
-// NoteNoBridge prints the note of warnNoBridge for heartbeats that were read, or were not because of err.
+// NoteNoBridge prints the note of WarnNoBridge for heartbeats that the caller has read. It prints nothing if err says
+// that reading them failed.
 func NoteNoBridge(a *App, bridges []admin.Heartbeat, err error) {
 	if err != nil {
 		return

@@ -7,7 +7,7 @@ import (
 	"github.com/duestream/duestream/bridge/admin"
 )
 
-// useServerClock makes now return the clock of Redis from here on.
+// useServerClock makes Now return the clock of Redis instead of the local clock.
 func (a *App) useServerClock(ctx context.Context, op *admin.Admin) {
 	a.serverClock = func(queue string) (time.Time, error) {
 		ctx, cancel := context.WithTimeout(ctx, time.Second)

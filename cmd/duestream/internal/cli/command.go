@@ -10,22 +10,22 @@ import (
 	"github.com/duestream/duestream/bridge/admin"
 )
 
-// Group makes cmd a command with subcommands. Run alone, it prints its help.
-func Group(cmd *cobra.Command, below ...*cobra.Command) *cobra.Command {
+// Group makes cmd a command with subcommands. Without a subcommand, cmd prints its help.
+func Group(cmd *cobra.Command, subcommands ...*cobra.Command) *cobra.Command {
 	cmd.Args, cmd.RunE = cobra.NoArgs, Help
-	cmd.AddCommand(below...)
+	cmd.AddCommand(subcommands...)
 	return cmd
 }
 
 // Help prints the help of a command.
 func Help(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 
-// Checks refuses wrong arguments and flags before Redis is touched. Names of arguments are checked already. nil
-// refuses nothing.
+// Checks refuses wrong arguments and flags before Redis is touched. WithRun itself refuses invalid names of queues,
+// groups, messages, letters, tokens and recurrences. A nil Checks refuses nothing.
 type Checks func(args []string) error
 
-// WithRun sets the function that a command runs. Once it runs, an error is no longer about the syntax of the command
-// line.
+// WithRun sets the function that a command runs. Before the function, it checks the arguments. From these checks on,
+// an error is no longer about the syntax of the command line.
 func (a *App) WithRun(
 	cmd *cobra.Command, check Checks, work func(ctx context.Context, args []string) error,
 ) *cobra.Command {
@@ -47,7 +47,7 @@ func (a *App) WithRun(
 	return cmd
 }
 
-// operation is the work of a command that needs the operator's handle.
+// operation is the function of a command that uses the operator's handle.
 type operation func(ctx context.Context, op *admin.Admin, args []string) error
 
 // WithAdmin makes a command run an operation, and gives it --json.
@@ -60,6 +60,11 @@ func (a *App) WithAdmin(cmd *cobra.Command, check Checks, work operation) *cobra
 
 // UseAdmin connects, and runs work with the operator's handle.
 func (a *App) UseAdmin(ctx context.Context, work func(*admin.Admin) error) error {
+	return a.use(ctx, func(_ *bridge.Redis, op *admin.Admin) error { return work(op) })
+}
+
+// use is like UseAdmin, but also passes the connection to work.
+func (a *App) use(ctx context.Context, work func(*bridge.Redis, *admin.Admin) error) error {
 	r, err := a.Connect(ctx)
 	if err != nil {
 		return err
@@ -70,11 +75,11 @@ func (a *App) UseAdmin(ctx context.Context, work func(*admin.Admin) error) error
 		return err
 	}
 	a.useServerClock(ctx, op)
-	return work(op)
+	return work(r, op)
 }
 
-// WithKnownQueues is like WithAdmin for queues that must exist. Without the check, an unknown queue would look like
-// an empty one.
+// WithKnownQueues is like WithAdmin, but first checks that each argument called <queue> in the usage is a queue that
+// exists. Without the check, an unknown queue would look like an empty one.
 func (a *App) WithKnownQueues(cmd *cobra.Command, check Checks, work operation) *cobra.Command {
 	names := usageArgsOf(cmd)
 	return a.WithAdmin(cmd, check, func(ctx context.Context, op *admin.Admin, args []string) error {
@@ -117,7 +122,8 @@ func knownOrCreated(ctx context.Context, op *admin.Admin, queue string, create b
 	return op.CheckKnown(ctx, queue)
 }
 
-// WithClient makes a command run with a client, and gives it --json and --durability.
+// WithClient makes a command run with a client, and gives it --json and --durability. If no message is scheduled, the
+// error may be that the queue does not exist.
 func (a *App) WithClient(
 	cmd *cobra.Command, check Checks, work func(ctx context.Context, c *bridge.Client, args []string) error,
 ) *cobra.Command {
@@ -148,21 +154,14 @@ func (a *App) admin(r *bridge.Redis) (*admin.Admin, error) {
 
 // UseClient connects, and runs work with a client and the operator's handle.
 func (a *App) UseClient(ctx context.Context, work func(*bridge.Client, *admin.Admin) error) error {
-	r, err := a.Connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer r.Close()
-	op, err := a.admin(r)
-	if err != nil {
-		return err
-	}
-	a.useServerClock(ctx, op)
-	c, err := bridge.NewClient(bridge.ClientConfig{Redis: r, Prefix: a.Prefix, Durability: a.durability.D, Name: op.Name(),
-		AllowOldBridges: a.AllowOldBridges})
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	return work(c, op)
+	return a.use(ctx, func(r *bridge.Redis, op *admin.Admin) error {
+		c, err := bridge.NewClient(bridge.ClientConfig{
+			Redis: r, Prefix: a.Prefix, Durability: a.durability.D, Name: op.Name(), AllowOldBridges: a.AllowOldBridges,
+		})
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		return work(c, op)
+	})
 }

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -11,18 +10,19 @@ import (
 
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/cmd/duestream/internal/settings"
+	"github.com/duestream/duestream/internal/policy"
 )
 
-// completionTimeout is how long a shell waits for names. Then it offers none.
+// completionTimeout is how long a shell waits for names. After that time it offers none.
 const completionTimeout = time.Second
 
-// MostOffers is how many letters or IDs are offered.
+// MostOffers is the largest number of letters or IDs that a shell offers.
 const MostOffers = 50
 
 type completion = func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective)
 
-// Complete adds completions to all commands below cmd. The names of their arguments and flags decide which. A command
-// that has its own completions keeps them.
+// Complete adds completions to cmd and all its subcommands. The names of arguments and flags decide which values a
+// shell offers. A command that has its own completions keeps them.
 func Complete(a *App, cmd *cobra.Command) {
 	for _, sub := range cmd.Commands() {
 		Complete(a, sub)
@@ -30,13 +30,13 @@ func Complete(a *App, cmd *cobra.Command) {
 	if cmd.ValidArgsFunction == nil && len(cmd.ValidArgs) == 0 && !cmd.HasSubCommands() {
 		cmd.ValidArgsFunction = completeArgs(a, usageArgsOf(cmd))
 	}
-	for flag, complete := range map[string]completion{
+	for flag, values := range map[string]completion{
 		"group":  completeGroups(a),
 		"to":     completeGroups(a),
 		"reason": cobra.FixedCompletions(admin.Reasons(), cobra.ShellCompDirectiveNoFileComp),
 	} {
 		if _, has := cmd.GetFlagCompletionFunc(flag); !has && cmd.Flags().Lookup(flag) != nil {
-			_ = cmd.RegisterFlagCompletionFunc(flag, complete)
+			_ = cmd.RegisterFlagCompletionFunc(flag, values)
 		}
 	}
 }
@@ -44,7 +44,9 @@ func Complete(a *App, cmd *cobra.Command) {
 // argKind is the check and the completion of an argument, found by its name in the usage.
 type argKind struct {
 	check func(text string) error
-	offer func(ctx context.Context, op *admin.Admin, queue string) []string // in the queue that stands first; nil: none
+
+	// offer returns the names in queue, which is the first argument. If offer is nil, a shell offers nothing.
+	offer func(ctx context.Context, op *admin.Admin, queue string) []string
 }
 
 var argKinds = map[string]argKind{
@@ -72,13 +74,13 @@ func completeArgs(a *App, names usageArgs) completion {
 		case kind == "<queue>":
 			return CompleteQueues(a)(cmd, args, typed)
 		case kind == "<queues>":
-			before := typed[:strings.LastIndex(typed, ",")+1]
-			offers, _ := CompleteQueues(a)(cmd, strings.Split(before, ","), typed)
+			complete := typed[:strings.LastIndex(typed, ",")+1] // the queues before the one that is being typed
+			offers, _ := CompleteQueues(a)(cmd, strings.Split(complete, ","), typed)
 			for i := range offers {
-				offers[i] = before + offers[i]
+				offers[i] = complete + offers[i]
 			}
 			return offers, none
-		case len(args) == 0: // the other kinds need the queue that stands first
+		case len(args) == 0: // for the other kinds, the first argument is the queue
 			return nil, none
 		case kind == "<setting>=<value>":
 			return settingsToComplete(typed), none | cobra.ShellCompDirectiveNoSpace
@@ -87,7 +89,7 @@ func completeArgs(a *App, names usageArgs) completion {
 	}
 }
 
-// offersOf returns the names of a kind in the queue that stands first, and nothing without a queue.
+// offersOf returns the names of a kind in the queue of the first argument, and nothing without a queue.
 func offersOf(a *App, cmd *cobra.Command, kind string, args []string) []string {
 	offer := argKinds[kind].offer
 	if offer == nil || len(args) == 0 || admin.CheckQueue(args[0]) != nil {
@@ -98,29 +100,29 @@ func offersOf(a *App, cmd *cobra.Command, kind string, args []string) []string {
 	})
 }
 
-// without removes the names that were typed already. In an offer, the description follows a tab.
-func without(all, these []string) []string {
-	return slices.DeleteFunc(all, func(one string) bool {
-		name, _, _ := strings.Cut(one, "\t")
-		return slices.Contains(these, name)
+// without removes the offers whose names were typed already. In an offer, the description follows a tab.
+func without(offers, typed []string) []string {
+	return slices.DeleteFunc(offers, func(offer string) bool {
+		name, _, _ := strings.Cut(offer, "\t")
+		return slices.Contains(typed, name)
 	})
 }
 
-// settingsToComplete offers the names of settings, and the values of switches.
+// settingsToComplete offers the names of settings, and the values of switches. The empty value of a switch takes the
+// setting back to its default.
 func settingsToComplete(typed string) (offers []string) {
-	for _, name := range []string{"held", "held_workers", "free_retries"} {
-		if strings.HasPrefix(typed, name+"=") {
-			return []string{name + "=true", name + "=false", name + "="}
-		}
+	word, _, hasValue := strings.Cut(typed, "=")
+	if s, known := settings.ByWord(word); known && hasValue && s.Kind == policy.Switch {
+		return []string{word + "=true", word + "=false", word + "="}
 	}
-	for _, name := range slices.Sorted(maps.Values(settings.PolicyFields)) {
+	for _, name := range settings.Words() {
 		offers = append(offers, name+"=")
 	}
 	return offers
 }
 
-// AskForNames returns the names that look finds within a second. If it fails it returns none, and no error: the user
-// is in the middle of a line.
+// AskForNames returns the names that look finds within a second. If look fails, it returns no names and no error,
+// because the user is in the middle of a command line.
 func AskForNames(ctx context.Context, a *App, look func(context.Context, *admin.Admin) []string) []string {
 	ctx, cancel := context.WithTimeout(ctx, completionTimeout)
 	defer cancel()
@@ -135,19 +137,19 @@ func AskForNames(ctx context.Context, a *App, look func(context.Context, *admin.
 	select {
 	case names := <-found:
 		return names
-	case <-ctx.Done(): // also if a call ignores ctx
+	case <-ctx.Done(): // without this case, a call that ignores ctx would block the shell
 		return nil
 	}
 }
 
-// CompleteQueues offers the queues that the bridges know, without those that were typed already.
+// CompleteQueues offers the queues that the bridges know, without the queues that were typed already.
 func CompleteQueues(a *App) completion {
 	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		return without(AskForNames(cmd.Context(), a, queueNames), args), cobra.ShellCompDirectiveNoFileComp
 	}
 }
 
-// completeGroups offers the groups of the queue that stands first.
+// completeGroups offers the groups of the queue of the first argument.
 func completeGroups(a *App) completion {
 	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		return offersOf(a, cmd, "<group>", args), cobra.ShellCompDirectiveNoFileComp

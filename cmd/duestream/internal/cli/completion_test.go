@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// The shell continues although ctx has ended and the look ignores it.
+// AskForNames returns at once when ctx has ended, even while the query that it started goes on without regard to ctx.
+// The shell of the user must not hang.
 func TestAskDoesNotWaitForWhoDoesNotListen(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -20,36 +20,36 @@ func (a *App) Resolve() error {
 	}
 	a.RedisURL, a.Prefix, a.AllowOldBridges = c.RedisURL, c.Prefix, a.oldBridges.Or(c.AllowOldBridges)
 	var err error
-	if a.Passwords, err = c.Passwords(a.tookPassword); err != nil {
+	if a.Passwords, err = c.Passwords(a.addPasswordSource); err != nil {
 		return err
 	}
 	return admin.CheckPrefix(a.Prefix)
 }
 
-// tookPassword notes the source of a password, each source once.
-func (a *App) tookPassword(from string) {
-	if !slices.Contains(a.PasswordsFrom, from) {
-		a.PasswordsFrom = append(a.PasswordsFrom, from)
+// addPasswordSource adds the source of a password to PasswordsFrom, each source once.
+func (a *App) addPasswordSource(source string) {
+	if !slices.Contains(a.PasswordsFrom, source) {
+		a.PasswordsFrom = append(a.PasswordsFrom, source)
 	}
 }
 
-// Connect dials Redis. The caller closes it.
+// Connect dials Redis. The caller closes the connection. It returns as soon as ctx ends.
 func (a *App) Connect(ctx context.Context) (*bridge.Redis, error) {
 	if err := a.Resolve(); err != nil {
 		return nil, err
 	}
-	type dialed struct {
-		r   *bridge.Redis
-		err error
+	type connection struct {
+		redis *bridge.Redis
+		err   error
 	}
-	answer := make(chan dialed, 1)
+	dialled := make(chan connection, 1)
 	go func() { // so that an interrupt does not wait for a silent server
-		r, err := bridge.Dial(ctx, a.RedisURL, a.Passwords, FailFast)
-		answer <- dialed{r, err}
+		redis, err := bridge.Dial(ctx, a.RedisURL, a.Passwords, FailFast)
+		dialled <- connection{redis, err}
 	}()
 	select {
-	case d := <-answer:
-		return d.r, d.err
+	case c := <-dialled:
+		return c.redis, c.err
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}

@@ -17,11 +17,11 @@ import (
 // asked. Without a terminal, only --yes agrees.
 type Consent struct{ Yes bool }
 
-// AskConsent marks a command that can delete data its arguments do not name one by one, and gives it --yes. Nothing is
-// asked yet: Ask does that.
-func AskConsent(cmd *cobra.Command) *Consent {
+// ConsentFlag adds --yes to a command that can delete data without naming each piece, and marks the command as one that
+// destroys data.
+func ConsentFlag(cmd *cobra.Command) *Consent {
 	c := &Consent{}
-	cmd.Flags().BoolVarP(&c.Yes, "yes", "y", false, "delete without asking")
+	cmd.Flags().BoolVarP(&c.Yes, "yes", "y", false, "do it without asking")
 	if cmd.Annotations == nil {
 		cmd.Annotations = map[string]string{}
 	}
@@ -29,9 +29,9 @@ func AskConsent(cmd *cobra.Command) *Consent {
 	return c
 }
 
-// Possible returns nil if --yes was given, or if there is a terminal to ask at. Commands call it before they touch
-// Redis. The error names data, which the command would delete.
-func (c *Consent) Possible(a *App, data string) error {
+// CheckPossible returns nil if --yes was given, or if there is a terminal where Ask can ask. Commands call it before
+// they touch Redis. Its error says that the command would delete data.
+func (c *Consent) CheckPossible(a *App, data string) error {
 	if c.Yes || term.IsTerminal(a.In) && term.IsTerminal(a.Err) {
 		return nil
 	}
@@ -44,17 +44,17 @@ func (c *Consent) Ask(ctx context.Context, a *App, question string) error {
 	if c.Yes {
 		return nil
 	}
-	if err := c.Possible(a, "something"); err != nil { // a command that forgot to call Possible must delete nothing
+	if err := c.CheckPossible(a, "something"); err != nil { // for a command that did not call CheckPossible before
 		return err
 	}
-	answered := make(chan bool, 1)
+	answer := make(chan bool, 1)
 	fmt.Fprint(a.Err, question+" [y/N] ")
-	go func() { answered <- readYes(a.In) }()
+	go func() { answer <- readYes(a.In) }()
 	select {
 	case <-ctx.Done(): // Ctrl-C counts as no; the reader of standard input stays until exit
 		fmt.Fprintln(a.Err)
 		return fmt.Errorf("nothing was deleted: %w", ctx.Err())
-	case yes := <-answered:
+	case yes := <-answer:
 		if !yes {
 			return usage.Errorf("nothing was deleted")
 		}

@@ -15,16 +15,17 @@ func (a *App) JSONFlag(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&a.JSON, "json", false, "print JSON, for programs")
 }
 
-// OldBridgesFlag adds --allow-old-bridges to a command that writes something older bridges do not serve.
+// OldBridgesFlag adds --allow-old-bridges to a command that may write data which older bridges cannot handle.
 func (a *App) OldBridgesFlag(cmd *cobra.Command) {
 	flags.SwitchVar(cmd.Flags(), &a.oldBridges, "allow-old-bridges",
-		"go on although a bridge is alive that may not serve this; default $DUESTREAM_ALLOW_OLD_BRIDGES")
+		"go on even if a running bridge is too old for what this command writes; default $DUESTREAM_ALLOW_OLD_BRIDGES")
 }
 
 // DurabilityFlag adds --durability to a command that writes.
 func (a *App) DurabilityFlag(cmd *cobra.Command) {
 	cmd.Flags().Var(&a.durability, "durability",
-		"wait until it is on disk (fsynced; Redis 7.2), on n replicas (replicated=n), or both (fsynced,replicated=n)")
+		"wait until the write is on disk (fsynced; Redis 7.2), on n replicas (replicated=n), "+
+			"or both (fsynced,replicated=n)")
 	OfferValues(cmd, "durability", "accepted", "fsynced", "replicated=1")
 }
 
@@ -56,7 +57,7 @@ func ColorFlag(a *App, root *cobra.Command) {
 	OfferValues(root, "color", term.ColorModes...)
 }
 
-// GroupFlag adds --group to a command. what is the help text.
-func GroupFlag(cmd *cobra.Command, group *string, what string) {
-	cmd.Flags().StringVarP(group, "group", "g", "", what)
+// GroupFlag adds --group to a command.
+func GroupFlag(cmd *cobra.Command, group *string, help string) {
+	cmd.Flags().StringVarP(group, "group", "g", "", help)
 }

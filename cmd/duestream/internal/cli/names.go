@@ -7,7 +7,16 @@ import (
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
+	"github.com/duestream/duestream/internal/written"
 )
+
+// QueuesOrAll returns the queues that the command line names, or all queues if it names none.
+func QueuesOrAll(ctx context.Context, op *admin.Admin, queues []string) ([]string, error) {
+	if len(queues) > 0 {
+		return queues, nil
+	}
+	return op.Queues(ctx)
+}
 
 // queueNames offers the queues that the bridges know.
 func queueNames(ctx context.Context, op *admin.Admin) []string {
@@ -51,9 +60,9 @@ func nextIDs(ctx context.Context, op *admin.Admin, queue string) (ids []string) 
 // Rhythm describes when a recurrence recurs.
 func Rhythm(r bridge.Recurrence) string {
 	if r.Every > 0 {
-		text := "every " + human.Exact(r.Every)
+		text := "every " + written.Duration(r.Every)
 		if r.Phase > 0 {
-			text += " + " + human.Exact(r.Phase)
+			text += " + " + written.Duration(r.Phase)
 		}
 		return text
 	}

@@ -1,4 +1,4 @@
-// Package clitest runs commands in tests.
+// Package clitest runs the commands of duestream in tests: in this process, or as a program of its own.
 package clitest
 
 import (
@@ -28,7 +28,7 @@ import (
 
 // Main runs the tests of a package.
 func Main(m *testing.M) {
-	if signal.Ignored(syscall.SIGHUP) { // nohup: child processes would inherit the ignored signal
+	if signal.Ignored(syscall.SIGHUP) { // under nohup, child processes would inherit the ignored signal
 		signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
 	}
 	redistest.SideBySide(6)
@@ -50,16 +50,16 @@ const Unreachable = "redis://127.0.0.1:1"
 type CLI struct {
 	T      *testing.T
 	Server *redistest.Server
-	URL    string
-	Prefix string
+	URL    string // --redis of each command; not given if empty
+	Prefix string // --prefix of each command; not given if empty
 
-	Release string // of the program; "" is Version
+	Release string // release of the program; Version if empty
 }
 
 // New returns a CLI with the shared server of the tests, and a prefix of its own.
 func New(t *testing.T) *CLI { return NewOn(t, redistest.Shared(t)) }
 
-// NewOn is New on another server.
+// NewOn is like New, but with the given server.
 func NewOn(t *testing.T, s *redistest.Server) *CLI {
 	return &CLI{T: t, Server: s, URL: s.URL(), Prefix: s.Prefix(t)}
 }
@@ -73,7 +73,7 @@ type Result struct {
 // Run runs a command to its end.
 func (c *CLI) Run(args ...string) Result { return c.RunIn("", args...) }
 
-// RunIn is run with a text on standard input.
+// RunIn is like Run, with a text on standard input.
 func (c *CLI) RunIn(stdin string, args ...string) Result {
 	c.T.Helper()
 	var out, errOut bytes.Buffer
@@ -83,7 +83,8 @@ func (c *CLI) RunIn(stdin string, args ...string) Result {
 	return Result{code, out.String(), errOut.String()}
 }
 
-// Args adds the connection flags at the front, because everything after "--" belongs to another program.
+// Args returns args with --redis and --prefix in front of them. Behind args they could be arguments of another program,
+// which follow "--".
 func (c *CLI) Args(args []string) []string {
 	var all []string
 	if c.URL != "" {
@@ -105,7 +106,7 @@ func (c *CLI) OK(args ...string) string {
 	return r.Out
 }
 
-// JSON runs a command with --json that must succeed, and decodes its output.
+// JSON runs a command with --json that must succeed, and decodes its output into a pointer.
 func (c *CLI) JSON(into any, args ...string) {
 	c.T.Helper()
 	Decode(c.T, c.OK(append(args, "--json")...), into)
@@ -148,12 +149,12 @@ func (c *CLI) Start(args ...string) *Running {
 	return r
 }
 
-// Wait returns the exit code.
+// Wait waits until the command ends, and returns its exit code.
 func (r *Running) Wait() int {
 	r.T.Helper()
 	select {
 	case code := <-r.ended:
-		r.ended <- code
+		r.ended <- code // for the next call of Wait
 		return code
 	case <-time.After(time.Minute):
 		r.T.Fatalf("the command did not end\n%s%s", r.Out, r.Err)
@@ -161,7 +162,7 @@ func (r *Running) Wait() int {
 	}
 }
 
-// Says waits until the command has printed a text.
+// Says waits until the command has printed a text on standard output or standard error.
 func (r *Running) Says(text string) {
 	r.T.Helper()
 	redistest.Eventually(r.T, Patience, func() (bool, string) {
@@ -184,7 +185,7 @@ func (c *CLI) Serve() *Running {
 // Redis returns a client of the server.
 func (c *CLI) Redis() rueidis.Client { return c.Server.Client(c.T) }
 
-// Key returns the name of a key of a queue.
+// Key returns the name of a key of a queue, such as "due" or "stream", on partition 0.
 func (c *CLI) Key(queue, name string) string { return c.Prefix + ":{" + queue + "}:" + name }
 
 // Buffer is a bytes.Buffer for concurrent use.
@@ -207,7 +208,7 @@ func (b *Buffer) String() string {
 	return b.b.String()
 }
 
-var binaryDir string // directory of the binary, once a test needed it
+var binaryDir string // directory of the binary; empty until a test needs the binary
 
 // Binary builds the command and returns its path.
 var Binary = sync.OnceValues(func() (path string, err error) {
@@ -222,13 +223,14 @@ var Binary = sync.OnceValues(func() (path string, err error) {
 	return path, nil
 })
 
-// Program starts the real binary, for tests that need a process of its own.
+// Program starts the real binary, without the connection flags of c, for tests that need a process of its own. Its
+// output and its errors are in one buffer. The process is killed at the end of the test.
 func (c *CLI) Program(args ...string) (*exec.Cmd, *Buffer) {
 	c.T.Helper()
 	return c.ProgramWith(nil, args...)
 }
 
-// ProgramWith is Program with additional environment variables.
+// ProgramWith is like Program, with additional environment variables.
 func (c *CLI) ProgramWith(env []string, args ...string) (*exec.Cmd, *Buffer) {
 	c.T.Helper()
 	path, err := Binary()
@@ -271,7 +273,7 @@ func EventuallyGone(t *testing.T, pid int) {
 	})
 }
 
-// Decode parses the output of a command with --json. A list is one object per line.
+// Decode parses the output of a command with --json. Into a slice it decodes one object per line.
 func Decode(t *testing.T, text string, into any) {
 	t.Helper()
 	if reflect.TypeOf(into).Elem().Kind() == reflect.Slice && !strings.HasPrefix(text, "[") {

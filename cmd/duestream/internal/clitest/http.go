@@ -1,7 +1,6 @@
 package clitest
 
 import (
-	"context"
 	"encoding/json"
 	"io"
 	"net/http"
@@ -12,38 +11,14 @@ import (
 )
 
 // ListensFor waits until a command logs that it listens for a purpose, and returns the address.
-func (r *Running) ListensFor(what string) (addr string) {
+func (r *Running) ListensFor(purpose string) (addr string) {
 	r.T.Helper()
 	redistest.Eventually(r.T, Patience, func() (bool, string) {
-		_, rest, _ := strings.Cut(r.Err.String(), `"listens for `+what+`","address":"`)
+		_, rest, _ := strings.Cut(r.Err.String(), `"listens for `+purpose+`","address":"`)
 		addr, _, _ = strings.Cut(rest, `"`)
 		return addr != "", r.Err.String()
 	})
 	return addr
-}
-
-// Asks sends a request, and returns its status and body.
-func (r *Running) Asks(method, url, body string, headers ...string) (int, string) {
-	r.T.Helper()
-	req, err := http.NewRequestWithContext(r.T.Context(), method, url, strings.NewReader(body))
-	if err != nil {
-		r.T.Fatal(err)
-	}
-	for i := 0; i+1 < len(headers); i += 2 {
-		if req.Header.Set(headers[i], headers[i+1]); headers[i] == "Host" {
-			req.Host = headers[i+1]
-		}
-	}
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		r.T.Fatal(err)
-	}
-	defer res.Body.Close()
-	text, err := io.ReadAll(res.Body)
-	if err != nil {
-		r.T.Fatal(err)
-	}
-	return res.StatusCode, string(text)
 }
 
 // Address waits until a command logs its listening address, and returns it.
@@ -54,9 +29,9 @@ func AddressIn(t *testing.T, log *Buffer) (addr string) {
 	t.Helper()
 	redistest.Eventually(t, Patience, func() (bool, string) {
 		for line := range strings.Lines(log.String()) {
-			var told struct{ Msg, Address string }
-			if json.Unmarshal([]byte(line), &told) == nil && told.Address != "" {
-				addr = told.Address
+			var entry struct{ Msg, Address string }
+			if json.Unmarshal([]byte(line), &entry) == nil && entry.Address != "" {
+				addr = entry.Address
 			}
 		}
 		return addr != "", log.String()
@@ -64,11 +39,20 @@ func AddressIn(t *testing.T, log *Buffer) (addr string) {
 	return addr
 }
 
-// Get returns the status and the body of a response.
-func Get(t *testing.T, url string) (int, string) {
+// Ask sends a request, and returns its status and body. headers are names and values in turn.
+func Ask(t *testing.T, method, url, body string, headers ...string) (int, string) {
 	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i+1 < len(headers); i += 2 {
+		if request.Header.Set(headers[i], headers[i+1]); headers[i] == "Host" { // net/http ignores it as a header
+			request.Host = headers[i+1]
+		}
+	}
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: Patience}
-	reply, err := client.Get(url)
+	reply, err := client.Do(request)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,28 +64,20 @@ func Get(t *testing.T, url string) (int, string) {
 	return reply.StatusCode, string(text)
 }
 
+// Get returns the status and the body of a response.
+func Get(t *testing.T, url string) (int, string) {
+	t.Helper()
+	return Ask(t, http.MethodGet, url, "")
+}
+
 // Put sends a PUT request, and returns the status.
 func Put(t *testing.T, url, body string, headers ...string) int {
 	t.Helper()
-	request, err := http.NewRequestWithContext(context.Background(), http.MethodPut, url, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i := 0; i+1 < len(headers); i += 2 {
-		if request.Header.Set(headers[i], headers[i+1]); headers[i] == "Host" {
-			request.Host = headers[i+1]
-		}
-	}
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: Patience}
-	reply, err := client.Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = reply.Body.Close()
-	return reply.StatusCode
+	status, _ := Ask(t, http.MethodPut, url, body, headers...)
+	return status
 }
 
-// Becomes waits until a GET request gets this status and text.
+// Becomes waits until a GET request gets this status, and a body that holds says.
 func Becomes(t *testing.T, url string, code int, says string) {
 	t.Helper()
 	redistest.Eventually(t, Patience, func() (bool, string) {

@@ -13,7 +13,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Milliseconds returns the time of the server's clock plus d, in milliseconds.
+// Milliseconds returns the time of the server's clock plus d, in milliseconds since 1970.
 func (c *CLI) Milliseconds(d time.Duration) string {
 	c.T.Helper()
 	r := c.Redis()
@@ -24,7 +24,8 @@ func (c *CLI) Milliseconds(d time.Duration) string {
 	return fmt.Sprint(clock[0]*1000 + clock[1]/1000 + d.Milliseconds())
 }
 
-// Fill schedules messages by plain commands. Their IDs are the prefix followed by a number.
+// Fill schedules n messages by plain commands, all due at the same time. Their IDs are the prefix followed by a number
+// of five digits.
 func (c *CLI) Fill(queue, prefix string, n int, due time.Time) {
 	c.T.Helper()
 	add := []string{"ZADD", c.Key(queue, "due")}
@@ -40,7 +41,7 @@ func (c *CLI) Fill(queue, prefix string, n int, due time.Time) {
 // Ready returns how many entries the stream of a queue has.
 func (c *CLI) Ready(queue string) int64 { return c.Size("XLEN", c.Key(queue, "stream")) }
 
-// Size returns the number that a command returns.
+// Size returns the reply of a Redis command whose reply is a number.
 func (c *CLI) Size(words ...string) int64 {
 	c.T.Helper()
 	m := c.Do(words...)
@@ -51,25 +52,19 @@ func (c *CLI) Size(words ...string) int64 {
 	return n
 }
 
-// Retries schedules retries of a message, as after failed attempts of groups.
+// Retries schedules the second attempt of a message for each group, as after a failed first attempt.
 func (c *CLI) Retries(queue, id string, due time.Time, groups ...string) {
 	c.T.Helper()
-	client, k := c.Server.Client(c.T), lua.NewKeys(c.Prefix, queue)
+	k := lua.NewKeys(c.Prefix, queue)
 	for _, group := range groups {
 		member := lua.Member{Kind: lua.MemberRetry, ID: id, Group: group, Of: "1-1"}.String()
-		for _, words := range [][]string{
-			{"HSET", k.Payload, member, "p"}, {"HSET", k.Meta, member,
-				fmt.Sprintf(`{"id":%q,"for":%q,"attempt":"2"}`, id, group)},
-			{"ZADD", k.Due, fmt.Sprint(due.UnixMilli()), member},
-		} {
-			if err := client.Do(c.T.Context(), client.B().Arbitrary(words...).Build()).Error(); err != nil {
-				c.T.Fatal(err)
-			}
-		}
+		c.Do("HSET", k.Payload, member, "p")
+		c.Do("HSET", k.Meta, member, fmt.Sprintf(`{"id":%q,"for":%q,"attempt":"2"}`, id, group))
+		c.Do("ZADD", k.Due, fmt.Sprint(due.UnixMilli()), member)
 	}
 }
 
-// OneLetter creates a dead letter of group g by plain commands, and returns its name.
+// OneLetter creates a dead letter of message order-42 of queue q and group g by plain commands, and returns its name.
 func (c *CLI) OneLetter(payload string) string {
 	c.T.Helper()
 	r := c.Redis()
@@ -90,7 +85,7 @@ func (c *CLI) OneLetter(payload string) string {
 	return letter
 }
 
-// Place returns the only place of a message of queue q.
+// Place returns where a message of queue q is. It must be in exactly one place.
 func (c *CLI) Place(id string) admin.Place {
 	c.T.Helper()
 	var places []admin.Place
@@ -101,22 +96,20 @@ func (c *CLI) Place(id string) admin.Place {
 	return places[0]
 }
 
-// Letters creates dead letters for three messages and two groups, and returns them oldest first.
+// Letters creates six dead letters in queue q, one for each of the messages a, b and c in each of the groups g1 and g2,
+// and returns them oldest first. A worker whose command fails makes them.
 func (c *CLI) Letters() []admin.Letter {
 	c.T.Helper()
 	c.OK("queue", "set", "q", "--create", "retry_min=1ms", "retry_max=1ms", "max_attempts=1")
 	c.Serve()
-	r := c.Redis()
-	for _, group := range []string{"g1", "g2"} { // both, before acknowledgements of the first free the entries
-		create := r.B().XgroupCreate().Key(c.Key("q", "stream")).Group(group).Id("0").Mkstream().Build()
-		if err := r.Do(c.T.Context(), create).Error(); err != nil {
-			c.T.Fatal(err)
-		}
+	// Both groups are created first. Otherwise acknowledgements of the first group would free the entries.
+	for _, group := range []string{"g1", "g2"} {
+		c.Do("XGROUP", "CREATE", c.Key("q", "stream"), group, "0", "MKSTREAM")
 	}
 	for _, id := range []string{"a", "b", "c"} {
 		c.OK("schedule", "q", "--id", id, "--header", "k=v", "payload of "+id)
 	}
-	for group, code := range map[string]string{"g1": "1", "g2": "65"} {
+	for group, code := range map[string]string{"g1": "1", "g2": "65"} { // 65: dead letter at once, without a retry
 		w := c.Start("work", "q", "--group", group, "--", "sh", "-c", "echo oops in "+group+" >&2; exit "+code)
 		redistest.Eventually(c.T, Patience, func() (bool, string) {
 			out := c.Run("dead", "list", "q", "--group", group).Out // the group is unknown until its worker runs
@@ -134,7 +127,7 @@ func (c *CLI) Letters() []admin.Letter {
 	return all
 }
 
-// Do runs a plain command.
+// Do runs a plain Redis command. An error fails the test; a nil reply is none.
 func (c *CLI) Do(words ...string) rueidis.RedisMessage {
 	c.T.Helper()
 	r := c.Redis()
@@ -145,14 +138,10 @@ func (c *CLI) Do(words ...string) rueidis.RedisMessage {
 	return m
 }
 
-// InPartition runs a command on a key of a partition of q.
+// InPartition runs a Redis command on a key of a partition of q.
 func (c *CLI) InPartition(partition int, command, key string, args ...string) {
 	c.T.Helper()
-	r := c.Redis()
-	all := append([]string{c.Key(lua.PartitionName("q", partition), key)}, args...)
-	if err := r.Do(c.T.Context(), r.B().Arbitrary(command).Args(all...).Build()).Error(); err != nil {
-		c.T.Fatal(err)
-	}
+	c.Do(append([]string{command, c.Key(lua.PartitionName("q", partition), key)}, args...)...)
 }
 
 // Scheduled returns how many messages of a queue are scheduled.

@@ -20,13 +20,13 @@ const enterScreen, leaveScreen, frameEnd = term.EnterScreen, term.LeaveScreen, t
 type Terminal struct {
 	t      *testing.T
 	master *os.File
-	Tty    *os.File
+	Tty    *os.File // the end of the command
 	name   string
-	Seen   *Buffer
-	before *unix.Termios
+	Seen   *Buffer       // all that the command has printed
+	before *unix.Termios // the settings before a command started
 }
 
-// NewTerminal returns a pseudo-terminal of a size.
+// NewTerminal returns a pseudo-terminal with a number of columns and lines.
 func NewTerminal(t *testing.T, width, height int) *Terminal {
 	t.Helper()
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
@@ -61,7 +61,7 @@ func NewTerminal(t *testing.T, width, height int) *Terminal {
 	}()
 	t.Cleanup(func() {
 		_, _ = master.WriteString("\n") // for a goroutine that still waits for a key
-		term.Tty.Close()                // the last open descriptor: the read above ends
+		term.Tty.Close()                // closes the last open descriptor, so that the goroutine's read ends
 		<-ended
 		master.Close()
 	})
@@ -77,7 +77,7 @@ func (term *Terminal) settings() *unix.Termios {
 	return s
 }
 
-// Resize sends SIGWINCH to the process that the terminal controls.
+// Resize changes the size of the window. The system then sends SIGWINCH to the process that the terminal controls.
 func (term *Terminal) Resize(width, height int) {
 	term.t.Helper()
 	err := unix.IoctlSetWinsize(int(term.master.Fd()), unix.TIOCSWINSZ,
@@ -101,12 +101,12 @@ func (term *Terminal) Frame() string {
 	if len(frames) < 2 {
 		return ""
 	}
-	last := frames[len(frames)-2]
+	last := frames[len(frames)-2] // behind the last end of a frame, an incomplete frame may follow
 	last = last[strings.LastIndex(last, "\x1b[H")+1:]
 	return strings.ReplaceAll(Controls.ReplaceAllString("\x1b"+last, ""), "\r\n", "\n")
 }
 
-// Shows waits until a frame has all of these texts, and returns it.
+// Shows waits until the last frame has all of these texts, and returns the last frame.
 func (term *Terminal) Shows(texts ...string) string {
 	term.t.Helper()
 	redistest.Eventually(term.t, Patience, func() (bool, string) {
@@ -121,12 +121,14 @@ func (term *Terminal) Shows(texts ...string) string {
 	return term.Frame()
 }
 
-// GivenBack checks that the terminal is restored.
+// GivenBack waits until the command has left the screen and shown the cursor, and checks that the settings are the
+// former ones.
 func (term *Terminal) GivenBack() {
 	term.t.Helper()
 	redistest.Eventually(term.t, Patience, func() (bool, string) {
 		seen := term.Seen.String()
 		at := strings.LastIndex(seen, leaveScreen)
+		// \x1b[?25l hides the cursor.
 		return at > strings.LastIndex(seen, enterScreen) && !strings.Contains(seen[at:], "\x1b[?25l"),
 			"the screen is not left"
 	})
@@ -135,7 +137,7 @@ func (term *Terminal) GivenBack() {
 	}
 }
 
-// Top starts the real command on the terminal, with job control as in a shell.
+// Top starts top in the real binary on the terminal, with job control as in a shell.
 func (term *Terminal) Top(c *CLI, args ...string) *exec.Cmd {
 	term.t.Helper()
 	path, err := Binary()

@@ -10,7 +10,8 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/term"
 )
 
-// Offers returns the names that the shell is offered, without descriptions, and the directive that follows them.
+// Offers runs the completion of args, and returns the names that the shell is offered, without descriptions, and the
+// directive that follows them.
 func (c *CLI) Offers(args ...string) (names []string, directive string) {
 	c.T.Helper()
 	r := c.Run(append([]string{"__complete"}, c.completed(args)...)...)
@@ -33,7 +34,7 @@ func (c *CLI) completed(args []string) []string {
 	return append([]string{"--redis", c.URL, "--prefix", c.Prefix}, args...)
 }
 
-// Matches checks each line of a text against the pattern with the same index.
+// Matches checks that a text has one line for each pattern, in this order, and that each line matches its pattern.
 func Matches(t *testing.T, text string, patterns ...string) {
 	t.Helper()
 	if !regexp.MustCompile(`^` + strings.Join(patterns, "\n") + `\n$`).MatchString(text) {
@@ -41,15 +42,15 @@ func Matches(t *testing.T, text string, patterns ...string) {
 	}
 }
 
-// Hostile attacks a terminal: it clears it, sets its title and turns the direction of writing, with 7-bit and with
-// 8-bit codes.
+// Hostile is a text that attacks a terminal: it clears the screen, sets the title and turns the direction of writing,
+// with 7-bit and with 8-bit codes.
 const Hostile = "x\x1b[2J\x1b]0;title\x07\r\b\x7f\u009b31m\u202egnp\u2066\u2028\xff\x9b2J"
 
 // Orders returns the places of a text with characters that a terminal obeys or that mislead a reader.
 func Orders(text string) (found []string) {
 	for i, r := range text {
 		_, size := utf8.DecodeRuneInString(text[i:])
-		if r != '\n' && r != '\t' && (term.IsOrder(r) || r == utf8.RuneError && size == 1) {
+		if r != '\n' && r != '\t' && (term.IsControl(r) || r == utf8.RuneError && size == 1) {
 			found = append(found, text[max(0, i-10):i+size])
 		}
 	}

@@ -16,13 +16,13 @@ func NewWork(t *testing.T) (*CLI, string) {
 	return c, t.TempDir()
 }
 
-// Work starts a worker whose command is a shell script with the directory as $1.
+// Work starts a worker of queue q and group g that runs a shell script for each message, with dir as $1.
 func (c *CLI) Work(dir, script string, flags ...string) *Running {
 	args := append([]string{"work", "q", "--group", "g"}, flags...)
 	return c.Start(append(args, "--", "sh", "-c", script, "sh", dir)...)
 }
 
-// Letter waits for the only dead letter of the queue.
+// Letter waits for the only dead letter of queue q. w is the worker whose output is shown if there is none.
 func (c *CLI) Letter(w *Running) (l admin.Letter) {
 	c.T.Helper()
 	redistest.Eventually(c.T, Patience, func() (bool, string) {
@@ -39,7 +39,7 @@ func (c *CLI) Letter(w *Running) (l admin.Letter) {
 	return l
 }
 
-// Gone waits until the message is done for all groups.
+// Gone waits until a message of queue q is done for all groups.
 func (c *CLI) Gone(id string) {
 	c.T.Helper()
 	redistest.Eventually(c.T, Patience, func() (bool, string) {

@@ -11,17 +11,18 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// The bug: expiry used the clock of the scheduling machine. With a server an hour ahead, a message that was to live
+// Regression: expiry used the clock of the scheduling machine. With a server an hour ahead, a message that was to live
 // for ten minutes expired at once; with a server behind, it lived for an hour more.
 func TestExpiryCountsByTheClockOfRedis(t *testing.T) {
 	t.Parallel()
 	server, clock := redistest.OwnClock(t)
 	c := clitest.NewOn(t, server)
+	// Steps add up, and a map has no order, so the clock is at +1h and then -1h, or at -2h and then -1h.
 	for what, step := range map[string]time.Duration{"ahead": time.Hour, "behind": -2 * time.Hour} {
 		clock.Step(step)
 		c.RunIn(`{"id":"line"}`, "schedule", what, "--file", "-", "--in", "5m", "--expires-in", "10m")
 		c.OK("schedule", what, "--id", "one", "--in", "5m", "--expires-in", "10m", "x")
-		at := time.Now().Add(clock.By()).Add(5 * time.Minute)
+		at := time.Now().Add(clock.By()).Add(5 * time.Minute) // "in 5m" by the clock of Redis
 		c.OK("schedule", what, "--id", "at", "--at", at.Format(time.RFC3339), "--expires-in", "10m", "x")
 		c.OK("schedule", what, "--id", "until", "--in", "5m", "--expires-at", at.Add(5*time.Minute).Format(time.RFC3339), "x")
 		for _, id := range []string{"line", "one", "at", "until"} {
@@ -39,12 +40,13 @@ func TestExpiryCountsByTheClockOfRedis(t *testing.T) {
 	c.Fails(exit.Invalid, []string{"must be after the due time"}, "schedule", "q", "--in", "5m", "--expires-in", "5m", "x")
 }
 
-// The bug: times were compared with the local clock. With a Redis clock hours apart, a message due in half an hour
+// Regression: times were compared with the local clock. With a Redis clock hours apart, a message due in half an hour
 // was shown as due in five hours, and a new dead letter as hours old.
 func TestTimesAreToldByTheClockOfRedis(t *testing.T) {
 	t.Parallel()
 	server, clock := redistest.OwnClock(t)
 	c := clitest.NewOn(t, server)
+	// told runs a command, whose output must match the pattern says.
 	told := func(says string, args ...string) {
 		t.Helper()
 		if out := c.OK(args...); !regexp.MustCompile(says).MatchString(out) {

@@ -13,6 +13,9 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
+// Each case completes the words in typed, whose end is marked by |. The shell must be offered the names in want, in
+// this order and without those typed already, and the directive: 4 = no file names, 6 = the same and no space behind
+// the name, 0 = file names.
 func TestCompletion(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)
@@ -34,7 +37,7 @@ func TestCompletion(t *testing.T) {
 	} {
 		words := strings.Split(strings.TrimSuffix(one.typed, "|"), " ")
 		typed := words[len(words)-1]
-		// A completion offers nothing if the server does not answer within a second.
+		// Wait, because a completion offers nothing if a busy server does not answer within a second.
 		redistest.Eventually(t, clitest.Patience, func() (bool, string) {
 			names, directive := c.Offers(words...)
 			// The shell filters by the typed prefix.
@@ -76,6 +79,7 @@ func TestCompletionNeverHangs(t *testing.T) {
 	}
 }
 
+// Each shell gets its own script, recognized by a text that only this shell's script has.
 func TestCompletionScripts(t *testing.T) {
 	t.Parallel()
 	c := &clitest.CLI{T: t}

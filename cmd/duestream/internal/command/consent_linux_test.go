@@ -12,7 +12,7 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// On a terminal the user is told the number of letters and asked. Only a yes deletes.
+// On a terminal the user is told the number of letters and asked. Only y or yes deletes.
 func TestAPersonIsAskedBeforeLettersAreDeleted(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)
@@ -22,7 +22,7 @@ func TestAPersonIsAskedBeforeLettersAreDeleted(t *testing.T) {
 		code  int
 		left  int
 	}{{"\n", exit.Invalid, 6}, {"n\n", exit.Invalid, 6}, {"yesterday\n", exit.Invalid, 6},
-		{"\x04", exit.Invalid, 6}, {"y\n", exit.OK, 0}} {
+		{"\x04", exit.Invalid, 6}, {"y\n", exit.OK, 0}} { // \x04 is Ctrl-D, the end of the input
 		term := clitest.NewTerminal(t, 80, 24)
 		ended := make(chan int, 1)
 		go func() {
@@ -42,7 +42,7 @@ func TestAPersonIsAskedBeforeLettersAreDeleted(t *testing.T) {
 	}
 }
 
-// The bug: the first Ctrl-C at the question seemed to be ignored, and the second one killed the process.
+// Regression: the first Ctrl-C at the question seemed to be ignored, and the second one killed the process.
 func TestCtrlCAtTheQuestionDeletesNothing(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)

@@ -9,26 +9,31 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/exit"
 )
 
-// effects says for every command what it may do to data in Redis. "asks" marks a command that can delete data not
-// listed one by one in its arguments. The words after it are arguments with which the command deletes such data.
+// effects lists the effect of every command on data in Redis. "asks" marks a command that can delete data not listed
+// one by one in its arguments, and that therefore needs consent. The words behind "asks" are arguments with which the
+// command deletes such data.
 var effects = map[string]string{
 	"duestream": "reads", "duestream serve": "moves", "duestream dev": "moves", "duestream health": "reads",
-	"duestream schedule": "adds", "duestream cancel": "deletes what it names", "duestream reschedule": "moves",
+	"duestream schedule": "adds", "duestream cancel": "deletes named items", "duestream reschedule": "moves",
 	"duestream bulk": "reads", "duestream bulk cancel": "asks q --all",
 	"duestream bulk reschedule": "moves", "duestream bulk expire": "moves", "duestream show": "reads", "duestream work": "moves",
+	"duestream act": "reads", "duestream act cancel": "asks q --all", "duestream act reschedule": "moves",
+	"duestream act expire": "moves", "duestream act redrive": "moves", "duestream act purge": "asks q --all",
+	"duestream search": "reads",
+
 	"duestream stats": "reads", "duestream top": "reads", "duestream find": "reads", "duestream story": "reads", "duestream peek": "reads", "duestream pending": "reads",
 	"duestream consumers": "reads", "duestream dead": "reads", "duestream dead list": "reads", "duestream dead show": "reads",
 	"duestream dead redrive": "moves", "duestream dead edit": "moves", "duestream dead purge": "asks q --all",
 	"duestream queue": "reads", "duestream queue show": "reads", "duestream queue set": "sets", "duestream queue delete": "asks q --force", "duestream queue partitions": "sets", "duestream queue rollback": "moves",
 	"duestream recur": "reads", "duestream recur add": "sets", "duestream recur list": "reads", "duestream recur show": "reads",
 	"duestream recur pause": "sets", "duestream recur resume": "sets",
-	"duestream recur run": "adds", "duestream recur rm": "deletes what it names",
+	"duestream recur run": "adds", "duestream recur rm": "deletes named items",
 	"duestream recur apply": "sets",
 	"duestream push":        "reads", "duestream push add": "sets", "duestream push list": "reads",
-	"duestream push rm":     "deletes what it names",
+	"duestream push rm":     "deletes named items",
 	"duestream push rotate": "sets", "duestream push run": "moves",
 	"duestream token": "reads", "duestream token add": "sets", "duestream token list": "reads",
-	"duestream token rm": "deletes what it names",
+	"duestream token rm": "deletes named items",
 	"duestream gateway":  "serves",
 	"duestream pause":    "sets", "duestream resume": "sets", "duestream export": "reads", "duestream import": "adds",
 	"duestream migrate": "reads", "duestream migrate lmstfy": "adds",
@@ -40,8 +45,9 @@ var effects = map[string]string{
 	"duestream completion fish": "reads", "duestream completion powershell": "reads",
 }
 
-// The bug: a purge of all dead letters in a script, or over ssh, deleted without a question. Commands that delete
-// data they do not name one by one now need --yes if nobody can be asked. A new command must be added to effects.
+// Regression: a purge of all dead letters in a script, or over ssh, deleted without a question. Commands that delete
+// data they do not name one by one now need --yes if nobody can be asked. A new command must be added to effects. A
+// command that consent lets through fails as Unavailable, because there is no server.
 func TestNothingIsDestroyedWithoutConsent(t *testing.T) {
 	t.Parallel()
 	c := &clitest.CLI{T: t, URL: clitest.Unreachable}
@@ -73,7 +79,8 @@ func TestNothingIsDestroyedWithoutConsent(t *testing.T) {
 	}
 }
 
-// A purge needs consent with any filter. A dry run needs none.
+// A purge needs consent with any filter. A dry run, and a purge of letters given by name, need none. What needs none
+// fails as Unavailable, because there is no server.
 func TestPurgeByFlagsNeedsConsentWhateverTheFlags(t *testing.T) {
 	t.Parallel()
 	c := &clitest.CLI{T: t, URL: clitest.Unreachable}

@@ -14,6 +14,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
+// If Redis does not run, the error shows the address that was tried, what to do next, and never the password of the
+// URL.
 func TestRedisAwayIsSaidWithAHint(t *testing.T) {
 	t.Parallel()
 	c := &clitest.CLI{T: t, URL: "redis://user:secret@127.0.0.1:1"}
@@ -28,6 +30,8 @@ func TestRedisAwayIsSaidWithAHint(t *testing.T) {
 	c.Fails(exit.Invalid, []string{`redis URL http://127.0.0.1: must be like redis://`}, "stats")
 }
 
+// A server that has reached maxmemory has an exit code and a hint of its own. With --file, the error says at which line
+// to continue.
 func TestFullRedisHasItsOwnExitCode(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t)
@@ -55,6 +59,7 @@ func TestAServerThatRefusesForNowIsSaidWithItsOwnHint(t *testing.T) {
 	}
 }
 
+// A key of a queue that another program has overwritten with another type is named as such.
 func TestForeignKeyIsSaidWithAHint(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)
@@ -66,6 +71,7 @@ func TestForeignKeyIsSaidWithAHint(t *testing.T) {
 	c.Fails(exit.Failure, []string{"wrong type"}, "stats", "q")
 }
 
+// A command that waits for a hanging server can be interrupted, and says that it was.
 func TestInterruptHasItsOwnExitCode(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t)
@@ -79,6 +85,7 @@ func TestInterruptHasItsOwnExitCode(t *testing.T) {
 	s.Resume()
 }
 
+// The help of the program lists the exit codes. The help of a single command does not.
 func TestExitCodesAreDocumented(t *testing.T) {
 	out := (&clitest.CLI{T: t}).OK("--help")
 	for _, code := range []int{exit.OK, exit.Failure, exit.Invalid, exit.NotFound, exit.Duplicate, exit.Unavailable,
@@ -93,7 +100,8 @@ func TestExitCodesAreDocumented(t *testing.T) {
 	}
 }
 
-// The server has no replica: the command works, and the exit code says that the result is not as durable as asked.
+// Durability on a replica is asked of a server without replicas: the command works, and the exit code says that the
+// result is not as durable as asked.
 func TestDurabilityThatIsNotConfirmedHasItsOwnExitCode(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)
@@ -125,7 +133,7 @@ func TestDurabilityThatIsNotConfirmedHasItsOwnExitCode(t *testing.T) {
 	}
 }
 
-// The bug: package names were cut out of error texts, so an ID that contained one was changed.
+// Regression: package names were cut out of error texts, so an ID that contained one was changed.
 func TestAnErrorShowsAUsersWordsAsTheyAre(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)
@@ -135,7 +143,7 @@ func TestAnErrorShowsAUsersWordsAsTheyAre(t *testing.T) {
 		"--id", id)
 }
 
-// No code removes package names from errors, so no error may begin with one.
+// No code removes package names from errors before users see them, so no error may begin with one.
 func TestErrorsNameNoPackage(t *testing.T) {
 	t.Parallel()
 	named := regexp.MustCompile(
@@ -157,7 +165,7 @@ func TestErrorsNameNoPackage(t *testing.T) {
 		}
 		return err
 	})
-	if err != nil || files < 100 {
+	if err != nil || files < 100 { // fewer: the walk began in the wrong directory
 		t.Errorf("%d files, %v", files, err)
 	}
 }

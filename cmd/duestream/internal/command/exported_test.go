@@ -2,4 +2,4 @@ package command
 
 // Names for the tests outside of this package.
 
-type Reported = reported
+type ErrorAnswer = errorAnswer

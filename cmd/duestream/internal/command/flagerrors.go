@@ -9,10 +9,11 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// flagTexts replaces errors of the flag libraries that only a Go programmer understands.
+// flagTexts replaces errors of the flag libraries that only a Go programmer understands. plain gets the submatches of
+// the pattern.
 var flagTexts = []struct {
-	theirs *regexp.Regexp
-	ours   func(parts []string) string
+	pattern *regexp.Regexp
+	plain   func(parts []string) string
 }{
 	{
 		regexp.MustCompile(`^if any flags in the group \[.*\] are set none of the others can be; \[(.*)\] were all set$`),
@@ -51,28 +52,28 @@ var flagTexts = []struct {
 	},
 }
 
-// unknownCommand returns the word in the place of a subcommand if no subcommand has that name. Cobra would complain
-// about the first flag after the word that the parent command does not know.
-func unknownCommand(root *cobra.Command, args []string) (word string, above *cobra.Command) {
-	above, rest, err := root.Find(args)
-	if err != nil || !above.HasAvailableSubCommands() {
+// unknownCommand returns the word in the place of a subcommand, and the parent command, if no subcommand has that name.
+// Cobra's own error would be about the first flag after the word that the parent command does not know.
+func unknownCommand(root *cobra.Command, args []string) (word string, parent *cobra.Command) {
+	parent, rest, err := root.Find(args)
+	if err != nil || !parent.HasAvailableSubCommands() {
 		return "", nil
 	}
 	for len(rest) > 0 {
 		word, rest = rest[0], rest[1:]
 		if !strings.HasPrefix(word, "-") {
-			if slices.ContainsFunc(above.Commands(), func(c *cobra.Command) bool { return c.Name() == word }) {
+			if slices.ContainsFunc(parent.Commands(), func(c *cobra.Command) bool { return c.Name() == word }) {
 				return "", nil
 			}
-			return word, above
+			return word, parent
 		}
-		name, _, valued := strings.Cut(strings.TrimPrefix(word, "--"), "=")
-		flag := above.Flag(name)
+		name, _, hasValue := strings.Cut(strings.TrimPrefix(word, "--"), "=")
+		flag := parent.Flag(name)
 		if flag == nil {
 			return "", nil
 		}
-		if !valued && flag.NoOptDefVal == "" && len(rest) > 0 {
-			rest = rest[1:]
+		if !hasValue && flag.NoOptDefVal == "" && len(rest) > 0 {
+			rest = rest[1:] // the value of the flag
 		}
 	}
 	return "", nil
@@ -86,8 +87,8 @@ func listFlags(names string) string {
 // plainFlagError rewrites an error about flags in plain words.
 func plainFlagError(text string) string {
 	for _, t := range flagTexts {
-		if parts := t.theirs.FindStringSubmatch(text); parts != nil {
-			return t.ours(parts)
+		if parts := t.pattern.FindStringSubmatch(text); parts != nil {
+			return t.plain(parts)
 		}
 	}
 	return text

@@ -9,6 +9,8 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/exit"
 )
 
+// Errors of the command line are in our own words, and do not show the Go error of a flag library. Each key is a part
+// of the error that its arguments give.
 func TestNoErrorOfTheCommandLineQuotesALibrary(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)
@@ -27,14 +29,15 @@ func TestNoErrorOfTheCommandLineQuotesALibrary(t *testing.T) {
 		`cancel takes <queue> <id>..., and was given 1 arg`:       {"cancel", "q"},
 		`functions load takes no arguments, and was given`:        {"functions", "load", "x"},
 	} {
-		if slices.Contains(args, "--json") {
+		if slices.Contains(args, "--json") { // the error is then a JSON string
 			says = strings.ReplaceAll(says, `"`, `\"`)
 		}
 		c.Fails(exit.Invalid, []string{says}, args...)
 	}
 }
 
-// The bug: a command that had done nothing reported "partly done".
+// Regression: a command that had done nothing said "partly done". Now it says "nothing done". Its exit code is
+// exit.Partly as before.
 func TestNothingDoneIsNotCalledPartlyDone(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)
@@ -51,6 +54,7 @@ func TestNothingDoneIsNotCalledPartlyDone(t *testing.T) {
 	c.Fails(exit.Partly, []string{"nothing done: not redriven: 1 letter"}, "dead", "redrive", "q", letter)
 }
 
+// An error names the queue and the missing group in plain words, and does not show the server's NOGROUP.
 func TestAGroupThatIsNotThereIsNamedInPlainWords(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)
@@ -60,12 +64,21 @@ func TestAGroupThatIsNotThereIsNamedInPlainWords(t *testing.T) {
 	if strings.Contains(r.Err, "NOGROUP") {
 		t.Error(r.Err)
 	}
-	r = c.Fails(exit.Invalid, []string{"rate \"abc\""}, "queue", "set", "q", "rate=abc")
+}
+
+// The error of a bad setting names the setting and its value once.
+func TestABadSettingIsNamedOnce(t *testing.T) {
+	t.Parallel()
+	c := clitest.New(t)
+	c.OK("schedule", "q", "--in", "1h", "x")
+	r := c.Fails(exit.Invalid, []string{"rate \"abc\""}, "queue", "set", "q", "rate=abc")
 	if strings.Count(r.Err, "rate \"abc\"") != 1 {
-		t.Errorf("said more than once: %s", r.Err)
+		t.Errorf("the setting is named more than once: %s", r.Err)
 	}
 }
 
+// An empty standard input is refused, because an earlier program of the pipe probably failed. An empty argument is an
+// empty payload.
 func TestAnEmptyStandardInputIsNoPayload(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)

@@ -14,7 +14,8 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/settings"
 )
 
-// The bug: the refused value of a flag was printed whole, whatever its size.
+// Regression: the refused value of a flag was printed whole, whatever its size. It is now cut, and never in the middle
+// of a character.
 func TestRefusedFlagsAreShownShortened(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)
@@ -27,7 +28,8 @@ func TestRefusedFlagsAreShownShortened(t *testing.T) {
 	}
 }
 
-// The bug: with an unset variable, --id "$ID" made a random ID, and --group "$GROUP" selected all groups.
+// Regression: with an unset variable, --id "$ID" made a random ID, and --group "$GROUP" selected all groups. Every flag
+// for text refuses an empty value, except those in flags.MayBeEmpty.
 func TestFlagsThatAreGivenAreNotEmpty(t *testing.T) {
 	t.Parallel()
 	c := &clitest.CLI{T: t, URL: clitest.Unreachable}
@@ -63,7 +65,8 @@ func TestFlagsThatAreGivenAreNotEmpty(t *testing.T) {
 	}
 }
 
-// The bug: only some flags accepted days, and the environment did not.
+// Regression: only some flags accepted days, and the environment did not. Every flag of type duration, the environment
+// and queue set now read the same forms.
 func TestDurationsAreReadAlikeEverywhere(t *testing.T) {
 	flags := 0
 	for _, cmd := range tree() {

@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// helpCommand replaces cobra's help command. Cobra's succeeds for a command that does not exist; this one fails.
+// helpCommand replaces cobra's help command, which succeeds for a command that does not exist.
 func helpCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "help [command]", Short: "Help about any command", Long: "Prints the help of a command, as --help does.",

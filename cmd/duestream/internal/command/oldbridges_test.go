@@ -15,8 +15,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// The bug: commands that were refused during a rolling upgrade could not be forced. Only schedule, cancel and recur
-// add had a flag for that.
+// Regression: commands that were refused during a rolling upgrade could not be forced. Only schedule, cancel and recur
+// add had a flag for that. The flag now wins over the variable DUESTREAM_ALLOW_OLD_BRIDGES, in both directions.
 func TestCommandsGoOnBesideOldBridgesWhenToldTo(t *testing.T) {
 	recurrences := filepath.Join(t.TempDir(), "recurrences.yaml")
 	text := "owner: billing\nrecurrences:\n  - {queue: q, name: ping, every: 1h}\n"
@@ -38,7 +38,7 @@ func TestCommandsGoOnBesideOldBridgesWhenToldTo(t *testing.T) {
 	}
 	for _, command := range commands {
 		c := clitest.New(t)
-		beatOld(c)
+		beatOld(c) // before each command anew, because a heartbeat expires
 		r := c.RunIn(command.stdin, command.args...)
 		if r.Code == exit.OK || !strings.Contains(r.Err, "a bridge is alive that does not serve this") {
 			t.Errorf("%q beside an older bridge: %+v", command.args, r)
@@ -62,7 +62,9 @@ func TestCommandsGoOnBesideOldBridgesWhenToldTo(t *testing.T) {
 	}
 }
 
-// The bug: over HTTP, messages with a key got 503 until the last bridge of the previous release was gone.
+// Regression: over HTTP, messages with a key got 503 until the last bridge of the previous release was gone. With
+// --allow-old-bridges or its variable, they are now accepted. keyed is the status of the reply to a message with a key;
+// recurrences and rates, which old bridges may not support either, are accepted in the same cases.
 func TestGatewaysGoOnBesideOldBridgesWhenToldTo(t *testing.T) {
 	for _, one := range []struct {
 		args  []string

@@ -8,8 +8,9 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/clitest"
 )
 
-// The bug: a reason given to FCALL printed escape sequences in the lists of dead letters. Whatever a foreign client
-// writes anywhere, no command prints a control sequence, neither as text nor as JSON nor in an error.
+// Regression: a reason given to FCALL printed escape sequences in the lists of dead letters. Whatever a foreign client
+// writes anywhere, no command prints a control sequence, neither as text nor as JSON nor in an error. With --color
+// always, the sequences of our own colours are allowed.
 func TestNoTextFromRedisGivesATerminalOrders(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)
@@ -29,7 +30,7 @@ func TestNoTextFromRedisGivesATerminalOrders(t *testing.T) {
 		"reason", clitest.Hostile, "error",
 		clitest.Hostile, "attempt", clitest.Hostile,
 		"h:"+clitest.Hostile, clitest.Hostile, clitest.Hostile, clitest.Hostile, "dead_ms", "1", "entry", clitest.Hostile)
-	do("ZADD", c.Key("q", "due"), "4102444800000", clitest.Hostile)
+	do("ZADD", c.Key("q", "due"), "4102444800000", clitest.Hostile) // due in the year 2100
 	do("HSET", c.Key("q", "payload"), clitest.Hostile, clitest.Hostile)
 	do("HSET", c.Key("q", "meta"), clitest.Hostile, `{"h:`+"\u009b"+`":"`+"\u202e"+`"}`)
 	do("HSET", c.Key("q", "policy"), "max_attempts", clitest.Hostile)
@@ -43,7 +44,7 @@ func TestNoTextFromRedisGivesATerminalOrders(t *testing.T) {
 	} {
 		var three sync.WaitGroup
 		for _, with := range []string{"", " --json", " --color always"} {
-			if with == " --json" && line == "export q" {
+			if with == " --json" && line == "export q" { // export has no --json
 				continue
 			}
 			three.Go(func() {

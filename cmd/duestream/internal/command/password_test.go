@@ -11,6 +11,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
+// The password of a URL without one comes from a file or a variable. A hint names the place of the password that was
+// refused, and giving both is an error.
 func TestPasswordsMayComeFromFilesAndVariables(t *testing.T) {
 	s := redistest.Own(t)
 	c := clitest.NewOn(t, s)
@@ -27,7 +29,7 @@ func TestPasswordsMayComeFromFilesAndVariables(t *testing.T) {
 	if err := os.WriteFile(wrong, []byte("wrong"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	// The bug: the hint pointed to the URL, which has no password.
+	// Regression: the hint pointed to the URL, although the URL has no password.
 	t.Setenv("DUESTREAM_REDIS_PASSWORD_FILE", wrong)
 	c.Fails(exit.Failure, []string{"denies access", "hint: check the password in " + wrong +
 		" (DUESTREAM_REDIS_PASSWORD_FILE), the user in the URL"}, "stats")

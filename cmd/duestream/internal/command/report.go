@@ -24,7 +24,7 @@ func report(a *cli.App, err error) {
 		text, hint = "interrupted", ""
 	}
 	if a.JSON {
-		_ = json.NewEncoder(a.Err).Encode(reported{text, exit.Code(err), hint})
+		_ = json.NewEncoder(a.Err).Encode(errorAnswer{text, exit.Code(err), hint})
 		return
 	}
 	p := a.Paint(a.Err)
@@ -34,7 +34,7 @@ func report(a *cli.App, err error) {
 	}
 }
 
-// hintOf returns what the user can do about an error, or "".
+// hintOf returns a hint for the user about an error, or "".
 func hintOf(a *cli.App, err error) string {
 	if bad := (*usage.Error)(nil); errors.As(err, &bad) {
 		if !a.Started {
@@ -43,8 +43,9 @@ func hintOf(a *cli.App, err error) string {
 		return ""
 	}
 	if errors.Is(err, bridge.ErrUnavailable) {
-		if known := admin.Hint(err); known != admin.Hint(bridge.ErrUnavailable) { // the server answered
-			return known
+		// The hint is another one if the server answered, for example that it loads its data.
+		if hint := admin.Hint(err); hint != admin.Hint(bridge.ErrUnavailable) {
+			return hint
 		}
 		return fmt.Sprintf("is Redis running at %s? Set --redis or DUESTREAM_REDIS_URL, or try `duestream dev`",
 			cli.HostOf(a.RedisURL))
@@ -56,8 +57,8 @@ func hintOf(a *cli.App, err error) string {
 	return exit.Hint(err)
 }
 
-// reported is the JSON of an error.
-type reported struct {
+// errorAnswer is the JSON of an error.
+type errorAnswer struct {
 	Error string `json:"error"`
 	Code  int    `json:"code"`
 	Hint  string `json:"hint,omitempty"`

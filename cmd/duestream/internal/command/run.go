@@ -17,34 +17,34 @@ import (
 // Run runs the command and returns its exit code. Cancelling ctx is a clean stop.
 func Run(ctx context.Context, version string, args []string, in io.Reader, out, errOut io.Writer) int {
 	a := &cli.App{In: in, Version: version}
-	printed, said := a.Outlet(out), a.Outlet(errOut)
-	a.Out, a.Err = printed, said
+	stdout, stderr := a.Outlet(out), a.Outlet(errOut)
+	a.Out, a.Err = stdout, stderr
 	root := Root(a)
 	root.SetArgs(args)
 	root.SetIn(in)
 	root.SetOut(a.Out)
 	root.SetErr(a.Err)
-	root.InitDefaultCompletionCmd() // prints to the writers that are set by now
-	if shells, _, err := root.Find([]string{"completion"}); err == nil {
-		shells.RunE = cli.Help // cobra's own takes any word for a shell
+	root.InitDefaultCompletionCmd() // after SetOut, because the command keeps the writer
+	if completion, _, err := root.Find([]string{"completion"}); err == nil {
+		completion.RunE = cli.Help // cobra's own command takes an unknown shell without an error
 	}
 	err := root.ExecuteContext(ctx)
-	lost := printed.End()
+	writeErr := stdout.End()
 	if err != nil && !a.Started {
 		a.JSON = a.JSON || wantsJSON(args)
-		if lost == nil { // a lost output reaches us as an error of cobra, too
+		if writeErr == nil { // after a failed write, cobra returns that error, which is no mistake in the arguments
 			text := human.MiddleCut(err.Error())
-			if word, above := unknownCommand(root, args); word != "" {
-				text = fmt.Sprintf("unknown command %q for %q", human.OneLine(word, 100), above.CommandPath())
+			if word, parent := unknownCommand(root, args); word != "" {
+				text = fmt.Sprintf("unknown command %q for %q", human.OneLine(word, 100), parent.CommandPath())
 			}
 			err = usage.Errorf("%s", plainFlagError(text))
 		}
 	}
-	if lost != nil && !errors.Is(err, lost) {
-		err = errors.Join(err, &output.LostError{Err: lost})
+	if writeErr != nil && !errors.Is(err, writeErr) {
+		err = errors.Join(err, &output.LostError{Err: writeErr})
 	}
 	report(a, err)
-	_ = said.End()
+	_ = stderr.End()
 	return exit.Code(err)
 }
 

@@ -1,7 +1,6 @@
 package command_test
 
 import (
-	"slices"
 	"strings"
 	"testing"
 
@@ -11,12 +10,14 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/settings"
 )
 
-// serveAt runs serve with an environment that must be refused before it dials.
-func serveAt(t *testing.T) clitest.Result {
+// serveUnreachable runs serve with the environment of the test and an address without a server. An environment that
+// is refused before serve dials gives exit.Invalid.
+func serveUnreachable(t *testing.T) clitest.Result {
 	c := &clitest.CLI{T: t, URL: clitest.Unreachable}
 	return c.Run("serve")
 }
 
+// Without variables, the settings are the library's default policy, and the default connection.
 func TestSettingsWithoutVariablesAreTheDefaultsOfThePolicy(t *testing.T) {
 	_, policy, err := settings.Read()
 	if err != nil {
@@ -31,10 +32,12 @@ func TestSettingsWithoutVariablesAreTheDefaultsOfThePolicy(t *testing.T) {
 	}
 }
 
+// A misspelt variable would leave its setting at the default without a word, so every unknown name with our prefix is
+// refused.
 func TestMisspeltVariableIsRefusedWithASuggestion(t *testing.T) {
 	t.Setenv("DUESTREAM_MAX_ATEMPTS", "3")
 	t.Setenv("DUESTREAM_WORKER_THREADS", "3")
-	r := serveAt(t)
+	r := serveUnreachable(t)
 	for _, text := range []string{"DUESTREAM_MAX_ATEMPTS is not a setting: did you mean DUESTREAM_MAX_ATTEMPTS?",
 		"DUESTREAM_WORKER_THREADS is not a setting"} {
 		if r.Code != exit.Invalid || !strings.Contains(r.Err, text) {
@@ -43,6 +46,8 @@ func TestMisspeltVariableIsRefusedWithASuggestion(t *testing.T) {
 	}
 }
 
+// Docker links, Kubernetes services, and the files for Compose and for tests set variables with our prefix that are no
+// settings. They must not stop serve.
 func TestVariablesOfOthersAreNotRefused(t *testing.T) {
 	err := settings.CheckNames([]string{
 		"PATH=/bin", "DUESTREAMX=1", "DUESTREAM_TEST_REDIS_URL=x", "DUESTREAM_IMAGE=x", "DUESTREAM_REDIS_IMAGE=x", "DUESTREAM_BUILDER_IMAGE=x",
@@ -55,13 +60,14 @@ func TestVariablesOfOthersAreNotRefused(t *testing.T) {
 	}
 }
 
+// All wrong variables are reported in one error, each by its full name.
 func TestAllWrongVariablesAreNamedAtOnce(t *testing.T) {
 	for name, value := range map[string]string{
 		"VISIBILITY_TIMEOUT": "30", "MAX_ATTEMPTS": "ten", "RETRY_MIN": "", "LOG_LEVEL": "loud", "LOG_FORMAT": "xml", "ANY_SERVER": "yes",
 	} {
 		t.Setenv("DUESTREAM_"+name, value)
 	}
-	r := serveAt(t)
+	r := serveUnreachable(t)
 	if r.Code != exit.Invalid {
 		t.Errorf("exit code %d", r.Code)
 	}
@@ -77,11 +83,13 @@ func TestAllWrongVariablesAreNamedAtOnce(t *testing.T) {
 	}
 }
 
+// A value outside the limits of the policy is an error that names the variable, because the user knows no field of the
+// policy.
 func TestSettingsOutOfTheirLimitsAreRefusedByTheNameOfTheVariable(t *testing.T) {
 	t.Setenv("DUESTREAM_VISIBILITY_TIMEOUT", "50ms")
 	t.Setenv("DUESTREAM_MAX_ATTEMPTS", "0")
 	t.Setenv("DUESTREAM_RETRY_MAX", "10ms")
-	r := serveAt(t)
+	r := serveUnreachable(t)
 	for _, text := range []string{
 		`DUESTREAM_VISIBILITY_TIMEOUT "50ms": must be between 100ms and`,
 		`DUESTREAM_MAX_ATTEMPTS "0": must be between 1 and 1000000`,
@@ -93,6 +101,7 @@ func TestSettingsOutOfTheirLimitsAreRefusedByTheNameOfTheVariable(t *testing.T) 
 	}
 }
 
+// A given flag hides even a bad variable. Without the flag, the bad variable is an error.
 func TestFlagsWinOverTheEnvironment(t *testing.T) {
 	t.Setenv("DUESTREAM_REDIS_URL", "")
 	t.Setenv("DUESTREAM_PREFIX", "bad prefix")
@@ -104,22 +113,23 @@ func TestFlagsWinOverTheEnvironment(t *testing.T) {
 	c.Fails(exit.Invalid, []string{"DUESTREAM_REDIS_URL is set but empty"}, "schedule", "q", "hello")
 }
 
+// Without flags, the connection and the prefix come from the environment.
 func TestConnectionComesFromTheEnvironment(t *testing.T) {
 	c := clitest.New(t)
 	t.Setenv("DUESTREAM_REDIS_URL", c.URL)
 	t.Setenv("DUESTREAM_PREFIX", c.Prefix)
-	with := *c
+	withFlags := *c
 	c.URL, c.Prefix = "", ""
 	c.OK("schedule", "q", "--id", "one", "--in", "1h", "hello")
-	with.OK("show", "q", "one")
+	withFlags.OK("show", "q", "one")
 }
 
+// The help of serve is the documentation of the environment, so it must list every variable.
 func TestServeHelpPrintsTheTableOfVariables(t *testing.T) {
 	out := (&clitest.CLI{T: t}).OK("serve", "--help")
-	for _, name := range slices.Concat(settings.Variables(&settings.Connection{}), settings.Variables(&settings.Serve{}),
-		settings.Variables(&settings.HTTP{})) {
+	settings.Each(func(name, _, _, _ string) {
 		if !strings.Contains(out, "  "+name+"  ") {
 			t.Errorf("no %s in\n%s", name, out)
 		}
-	}
+	})
 }

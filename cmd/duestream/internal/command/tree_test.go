@@ -20,7 +20,7 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/tools"
 )
 
-// newRoot returns the root command of a run.
+// newRoot returns the root command as a run of the program builds it.
 func newRoot() *cobra.Command {
 	a := &cli.App{}
 	return command.Root(a)
@@ -39,6 +39,8 @@ func ofCobra(cmd *cobra.Command) bool {
 	return strings.HasPrefix(cmd.CommandPath(), "duestream completion") || cmd.CommandPath() == "duestream help"
 }
 
+// Every command has a short text and an example. Each command line of an example is parsed, without the parts that
+// belong to the shell (pipes, redirections, quotes), and must call this command or one below it.
 func TestEveryCommandHasAnExampleThatItsParserTakes(t *testing.T) {
 	t.Parallel()
 	for _, cmd := range tree() {
@@ -53,7 +55,7 @@ func TestEveryCommandHasAnExampleThatItsParserTakes(t *testing.T) {
 		}
 		for line := range strings.Lines(cmd.Example) {
 			_, line, found := strings.Cut(strings.TrimSpace(line), "duestream ")
-			if !found || strings.HasPrefix(line, "#") {
+			if !found || strings.HasPrefix(line, "#") { // a comment, or no command line of ours
 				continue
 			}
 			line, _, _ = strings.Cut(line, " | ")
@@ -80,7 +82,7 @@ var withoutJSON = map[string]string{
 	"duestream":                       "prints help",
 	"duestream serve":                 "prints nothing; its log is JSON",
 	"duestream dev":                   "for people to watch",
-	"duestream work":                  "prints what the commands print that it runs",
+	"duestream work":                  "prints the output of the commands that it runs",
 	"duestream man":                   "prints a manual page",
 	"duestream queue":                 "prints help",
 	"duestream functions":             "prints help",
@@ -88,6 +90,7 @@ var withoutJSON = map[string]string{
 	"duestream export":                "prints lines of JSON",
 	"duestream dead":                  "prints help",
 	"duestream bulk":                  "prints help",
+	"duestream act":                   "prints help",
 	"duestream recur":                 "prints help",
 	"duestream push":                  "prints help",
 	"duestream token":                 "prints help",
@@ -102,6 +105,7 @@ var withoutJSON = map[string]string{
 	"duestream completion powershell": "prints a script",
 }
 
+// Every command has --json, except those in withoutJSON. A new command must have the flag or be listed with a reason.
 func TestEveryCommandThatPrintsDataHasJSON(t *testing.T) {
 	t.Parallel()
 	all := map[string]bool{}
@@ -131,13 +135,16 @@ func plainText(page string) string {
 	})
 }
 
-func TestManualHasEveryCommandFlagCodeAndVariable(t *testing.T) {
+// The manual, as one page and as one page per command, has every command, flag, example, exit code and environment
+// variable.
+func TestManualIsComplete(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "man1")
 	c := &clitest.CLI{T: t, URL: clitest.Unreachable}
 	raw := c.OK("man")
 	c.OK("man", "--dir", dir)
 	whole := plainText(raw)
+	// has checks that a page of the manual, that of command what, contains text.
 	has := func(what, text, page string) {
 		if !strings.Contains(page, text) {
 			t.Errorf("%s is not in the manual of %s", text, what)
@@ -163,9 +170,9 @@ func TestManualHasEveryCommandFlagCodeAndVariable(t *testing.T) {
 		if cmd.HasParent() {
 			has(cmd.CommandPath(), cmd.Short, own)
 		}
-		clean(t, file, string(text))
+		wantsCleanTroff(t, file, string(text))
 	}
-	clean(t, "duestream.1", raw)
+	wantsCleanTroff(t, "duestream.1", raw)
 	settings.Each(func(name, _, _, meaning string) { has("duestream", name, whole); has("duestream", meaning, whole) })
 	for line := range strings.Lines(exit.Help) {
 		if code, meaning, ok := strings.Cut(strings.TrimSpace(line), "  "); ok {
@@ -173,11 +180,11 @@ func TestManualHasEveryCommandFlagCodeAndVariable(t *testing.T) {
 			has("duestream", strings.TrimSpace(meaning), whole)
 		}
 	}
-	c.Fails(exit.Failure, []string{"not a directory"}, "man", "--dir", file(t)+"/man")
+	c.Fails(exit.Failure, []string{"not a directory"}, "man", "--dir", plainFile(t)+"/man")
 }
 
-// file returns the name of a file, for where a directory belongs.
-func file(t *testing.T) string {
+// plainFile creates an empty file, and returns its name to be passed where a directory is expected.
+func plainFile(t *testing.T) string {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(name, nil, 0o600); err != nil {
@@ -186,9 +193,9 @@ func file(t *testing.T) string {
 	return name
 }
 
-// clean checks that each line that looks like a request to troff is one that the generator writes, and that groff has
-// nothing to say where it is installed.
-func clean(t *testing.T, name, page string) {
+// wantsCleanTroff fails the test if a line of the page begins with a troff request that the generator does not write.
+// Where groff is installed, it also fails if groff prints a warning.
+func wantsCleanTroff(t *testing.T, name, page string) {
 	t.Helper()
 	for line := range strings.Lines(page) {
 		if strings.HasPrefix(line, "'") || strings.HasPrefix(line, ".") &&

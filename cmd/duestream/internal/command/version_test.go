@@ -7,7 +7,8 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/clitest"
 )
 
-func TestVersionAndCompletion(t *testing.T) {
+// version and --version need no server. Without a command, the program prints its help and succeeds.
+func TestVersionAndHelpNeedNoServer(t *testing.T) {
 	c := &clitest.CLI{T: t, URL: clitest.Unreachable}
 	if out := c.OK("version"); !strings.HasPrefix(out, "duestream devel (go1.") {
 		t.Error(out)

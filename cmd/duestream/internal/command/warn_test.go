@@ -8,7 +8,8 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/exit"
 )
 
-// While no bridge is alive, schedule, work and stats warn: they succeed, but no message becomes ready.
+// While no bridge is alive, schedule, work and stats succeed, and warn in one line that no message becomes ready. With
+// a bridge, they print no warning.
 func TestCommandsWarnInOneLineWhenNoBridgeLives(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)

@@ -11,9 +11,9 @@ import (
 func Dead(a *cli.App) *cobra.Command {
 	return cli.Group(&cobra.Command{
 		Use: "dead", Short: "List, show, redrive, edit and purge dead letters",
-		Long: `A dead letter is a message that a group could not deal with: it failed as often as it
-may, or at once, or was abandoned, expired or malformed. Each keeps its payload,
-headers, group, reason and last error, until it is redriven or purged.`,
+		Long: `A dead letter is a message that was given up: it used up its attempts, its handler gave
+it up at once, its workers abandoned it, it expired, or it was malformed. Each keeps its
+payload, headers, group, reason and last error, until it is redriven or purged.`,
 		Example: `  duestream dead list emails --group mailer --newer-than 1h
   duestream dead show emails 1767000000000-0
   duestream dead redrive emails --reason max_attempts --rate 50/s

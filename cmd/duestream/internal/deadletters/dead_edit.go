@@ -20,8 +20,8 @@ import (
 )
 
 type editFlags struct {
-	replacement
-	unset []string
+	redriveOptions
+	unset []string // names of headers
 }
 
 func deadEdit(a *cli.App) *cobra.Command {
@@ -29,12 +29,14 @@ func deadEdit(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "edit <queue> <letter>",
 		Short: "Schedule a dead letter again, with another payload or other headers",
-		Long: `Changes payload or headers of a dead letter, and schedules it at once for the group it
-failed in, or for --to, from attempt 1 and without its old expiry. What is not changed stays as it was.
-Either the changed message is scheduled and the letter is gone, or nothing happened.
+		Long: `Changes the payload or the headers of a dead letter, and schedules it at once for the
+group it failed in, or for --to, from attempt 1 and without its old expiry. All other
+parts stay as they were. The command either schedules the changed message and deletes
+the letter, or changes nothing.
 
-On a terminal and without any change on the command line, $VISUAL or $EDITOR is started
-with payload and headers as JSON. Left as it is, or with an error, nothing happens.`,
+On a terminal, if the command line names no change, $VISUAL or $EDITOR opens the payload
+and the headers as JSON. If you leave the text as it is, or it has an error, nothing
+happens.`,
 		Example: `  duestream dead edit emails 1767000000000-0 --header tenant=acme --unset-header debug
   duestream dead edit emails 1767000000000-0 --payload-file - --in 5m <fixed.json
   EDITOR=nano duestream dead edit emails 1767000000000-0`,
@@ -46,10 +48,10 @@ with payload and headers as JSON. Left as it is, or with an error, nothing happe
 	inEditor := false
 	return a.WithKnownQueues(cmd, func([]string) error {
 		err := o.readPayload(a)
-		inEditor = o.Payload == nil && o.headers == nil && o.unset == nil
+		inEditor = o.Payload == nil && o.headerFlag == nil && o.unset == nil
 		if err = errors.Join(o.check(), err); err == nil && inEditor && !term.IsTerminal(a.In) {
 			err = usage.Errorf("nothing to change: give --payload, --payload-file, --header or --unset-header; " +
-				"on a terminal an editor is started without them")
+				"on a terminal, an editor opens if you give none of them")
 		}
 		return err
 	}, func(ctx context.Context, op *admin.Admin, args []string) error {
@@ -73,7 +75,7 @@ func (o *editFlags) check() error {
 		return err
 	}
 	for _, name := range o.unset {
-		if _, both := o.headers[name]; both {
+		if _, both := o.headerFlag[name]; both {
 			return usage.Errorf("header %q is set and unset", name)
 		}
 	}
@@ -82,22 +84,22 @@ func (o *editFlags) check() error {
 
 // apply returns the old headers with the changes of the flags, or nil if the flags change none.
 func (o *editFlags) apply(old map[string]string) *map[string]string {
-	if o.headers == nil && o.unset == nil {
+	if o.headerFlag == nil && o.unset == nil {
 		return nil
 	}
 	all := maps.Clone(old)
 	if all == nil {
 		all = map[string]string{}
 	}
-	maps.Copy(all, o.headers)
+	maps.Copy(all, o.headerFlag)
 	for _, name := range o.unset {
 		delete(all, name)
 	}
 	return &all
 }
 
-// edit redrives a letter with its change. It does not read the letter again: a letter never changes, it can only be
-// deleted.
+// edit redrives a letter with a change. It does not read the letter again, because a letter never changes: it can only
+// be deleted.
 func edit(ctx context.Context, a *cli.App, letters *admin.DeadLetters, queue string, l admin.Letter, c change,
 	o editFlags) error {
 	if c.headers != nil {

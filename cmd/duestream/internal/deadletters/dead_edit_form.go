@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -18,10 +17,10 @@ import (
 
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/cmd/duestream/internal/cli"
-	"github.com/duestream/duestream/cmd/duestream/internal/linefile"
 	"github.com/duestream/duestream/cmd/duestream/internal/output"
 	"github.com/duestream/duestream/cmd/duestream/internal/term"
 	"github.com/duestream/duestream/cmd/duestream/internal/usage"
+	"github.com/duestream/duestream/internal/message"
 	"github.com/duestream/duestream/internal/ndjson"
 )
 
@@ -35,7 +34,7 @@ type change struct {
 // any other payload as text.
 type editForm struct {
 	Payload       json.RawMessage   `json:"payload,omitempty"`
-	PayloadBase64 *string           `json:"payload_base64,omitempty"`
+	PayloadBase64 *ndjson.Base64    `json:"payload_base64,omitempty"`
 	Headers       map[string]string `json:"headers"`
 }
 
@@ -44,13 +43,11 @@ func formOf(l admin.Letter) ([]byte, error) {
 	if form.Headers == nil {
 		form.Headers = map[string]string{}
 	}
-	var compact bytes.Buffer
-	switch first := bytes.TrimLeft(l.Payload, " "); {
+	switch {
 	case l.Payload == nil:
 	case !utf8.Valid(l.Payload):
-		form.PayloadBase64 = new(base64.StdEncoding.EncodeToString(l.Payload))
-	case len(first) > 0 && (first[0] == '{' || first[0] == '[') && json.Compact(&compact, l.Payload) == nil &&
-		bytes.Equal(compact.Bytes(), l.Payload):
+		form.PayloadBase64 = (*ndjson.Base64)(&l.Payload)
+	case isCompactJSON(l.Payload):
 		form.Payload = json.RawMessage(l.Payload)
 	default:
 		text, err := plainJSON(string(l.Payload))
@@ -68,6 +65,15 @@ func formOf(l admin.Letter) ([]byte, error) {
 	return indented.Bytes(), err
 }
 
+// isCompactJSON reports whether a payload is a JSON object or list without white space.
+func isCompactJSON(payload []byte) bool {
+	if !bytes.HasPrefix(payload, []byte("{")) && !bytes.HasPrefix(payload, []byte("[")) {
+		return false
+	}
+	var compact bytes.Buffer
+	return json.Compact(&compact, payload) == nil && bytes.Equal(compact.Bytes(), payload)
+}
+
 // plainJSON encodes without HTML escapes.
 func plainJSON(value any) ([]byte, error) {
 	var b bytes.Buffer
@@ -75,8 +81,8 @@ func plainJSON(value any) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// readForm reads a text of formOf after the user changed it. It checks all limits here, while the user's text can
-// still be saved.
+// readForm reads a text of formOf after the user changed it. It checks all limits, because the user's text can still
+// be saved at this point.
 func readForm(text []byte) (change, error) {
 	var form editForm
 	if err := ndjson.Decode(text, &form); err != nil {
@@ -84,7 +90,7 @@ func readForm(text []byte) (change, error) {
 	}
 	var c change
 	if form.Payload != nil || form.PayloadBase64 != nil {
-		payload, err := linefile.Payload(form.Payload, form.PayloadBase64)
+		payload, err := message.Payload(form.Payload, form.PayloadBase64)
 		if err != nil {
 			return change{}, err
 		}

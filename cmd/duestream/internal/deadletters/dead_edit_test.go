@@ -13,6 +13,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
+// dead edit schedules the changed message for the group of the letter, from attempt 1 on, and removes the letter. A dry
+// run shows the result, and changes nothing.
 func TestDeadEditSchedulesTheChangedMessage(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)
@@ -39,6 +41,7 @@ func TestDeadEditSchedulesTheChangedMessage(t *testing.T) {
 	c.Fails(exit.NotFound, nil, "dead", "edit", "q", letter, "--payload", "again")
 }
 
+// A payload that is not given stays, byte by byte. Headers that are not given stay.
 func TestDeadEditLeavesWhatIsNotChanged(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)
@@ -57,6 +60,8 @@ func TestDeadEditLeavesWhatIsNotChanged(t *testing.T) {
 	}
 }
 
+// Bad input is refused before the command connects: nothing to change, a bad name of a letter or queue, values that are
+// too large, and flags that exclude each other.
 func TestDeadEditIsRefusedBeforeRedisIsTouched(t *testing.T) {
 	c := &clitest.CLI{T: t, URL: clitest.Unreachable}
 	large := strings.Repeat("x", admin.MaxPayloadBytes+1)

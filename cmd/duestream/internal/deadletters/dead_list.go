@@ -23,13 +23,14 @@ func deadList(a *cli.App) *cobra.Command {
 		Long: `Lists dead letters, newest first, and says when --limit leaves some out. With --json
 prints one object per line, as ` + "`dead show --json`" + ` does.
 
---summary counts all letters that the other flags select, by group, reason and error:
-of an error its first line, with # for IDs, addresses, durations and long numbers.`,
+--summary counts all letters that the other flags select, by group, reason and error. It
+shows the first line of an error, with # for IDs, addresses, durations and long numbers.`,
 		Example: `  duestream dead list emails --group mailer --newer-than 1h
   duestream dead list emails --summary`,
 	}
 	filterFlags(cmd, &filter, 100)
-	cmd.Flags().BoolVar(&summary, "summary", false, "count them by group, reason and error; --limit is for the lines of that")
+	cmd.Flags().BoolVar(&summary, "summary", false,
+		"count the letters by group, reason and error; --limit then limits the lines")
 	check := func([]string) error { return checkFilter(filter) }
 	return a.WithKnownQueues(cmd, check, func(ctx context.Context, op *admin.Admin, args []string) error {
 		if summary {
@@ -46,10 +47,10 @@ func listLetters(ctx context.Context, a *cli.App, op *admin.Admin, queue string,
 	limit, n := filter.Limit, 0
 	filter.Newest = true
 	if limit > 0 && limit < math.MaxInt {
-		filter.Limit++ // one more than is shown: it proves that there are more
+		filter.Limit++ // one letter more than is shown proves that there are more
 	}
 	for l, err := range letters.List(ctx, queue, filter) {
-		if err = cmp.Or(err, list.Failed); err != nil {
+		if err = cmp.Or(err, list.Err); err != nil {
 			return err
 		}
 		if n++; limit > 0 && n > limit {
@@ -61,11 +62,11 @@ func listLetters(ctx context.Context, a *cli.App, op *admin.Admin, queue string,
 	if err := checkFound(ctx, op, queue, filter, n); err != nil {
 		return err
 	}
-	if err := list.End("no dead letters"); err != nil || limit == 0 || n <= limit {
+	if err := list.Finish("no dead letters"); err != nil || limit == 0 || n <= limit {
 		return err
 	}
 	more := "more"
-	if filter == (admin.LetterFilter{Limit: limit + 1, Newest: true}) { // Redis knows this count
+	if filter == (admin.LetterFilter{Limit: limit + 1, Newest: true}) { // Redis knows the count of all letters
 		total, err := letters.Count(ctx, queue, admin.LetterFilter{})
 		if err != nil {
 			return err
@@ -96,7 +97,7 @@ func summarizeLetters(ctx context.Context, a *cli.App, op *admin.Admin, queue st
 		list.Add(g, human.Thousands(g.Count), human.OrDash(human.OneLine(g.Group, 30)), human.OneLine(g.Reason, 30),
 			human.Ago(g.Oldest, now), human.Ago(g.Newest, now), human.OneLine(g.Error, 80))
 	}
-	if err := list.End("no dead letters"); err != nil {
+	if err := list.Finish("no dead letters"); err != nil {
 		return err
 	}
 	if total > 0 {

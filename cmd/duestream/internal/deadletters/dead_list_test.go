@@ -11,6 +11,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
+// The six letters of Letters are counted by each filter, summarized, shown, and purged one by one, by filter, and all.
 func TestDeadLettersAreListedShownAndPurged(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)
@@ -25,7 +26,7 @@ func TestDeadLettersAreListedShownAndPurged(t *testing.T) {
 	count := func(args ...string) int {
 		return strings.Count(c.OK(append([]string{"dead", "list", "q", "--json"}, args...)...), "\n")
 	}
-	for want, args := range map[int][][]string{
+	for want, args := range map[int][][]string{ // number of letters that each of the filters selects
 		3: {{"--group", "g1"}, {"--reason", "dead_letter"}, {"--error", "in g2"}, {"--limit", "3"}},
 		2: {{"--id", "a"}, {"--id", "?", "--limit", "2"}},
 		6: {{"--newer-than", "1h"}, {"--id", "*"}},
@@ -75,7 +76,7 @@ func TestDeadLettersAreListedShownAndPurged(t *testing.T) {
 		t.Error(out)
 	}
 	c.Fails(exit.NotFound, nil, "dead", "purge", "q", one.Letter)
-	c.Fails(exit.Partly, []string{"not there: 1 letter"}, "dead", "purge", "q", one.Letter, all[1].Letter)
+	c.Fails(exit.Partly, []string{"not found: 1 letter"}, "dead", "purge", "q", one.Letter, all[1].Letter)
 	if out := c.OK("dead", "purge", "q", "--reason", "dead_letter", "--yes"); !strings.HasPrefix(out, "purged ") {
 		t.Error(out)
 	}
@@ -86,6 +87,7 @@ func TestDeadLettersAreListedShownAndPurged(t *testing.T) {
 	}
 }
 
+// A misspelt reason would select no letter without a word, so it is refused with the list of reasons.
 func TestAReasonThatDoesNotExistIsRefused(t *testing.T) {
 	t.Parallel()
 	c := &clitest.CLI{T: t, URL: clitest.Unreachable}
@@ -95,6 +97,8 @@ func TestAReasonThatDoesNotExistIsRefused(t *testing.T) {
 	}
 }
 
+// The name of a letter of partition n begins with n/, except in partition 0. dead show, redrive and purge take such a
+// name.
 func TestDeadLettersOfPartitionsAreNamed(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)
@@ -110,7 +114,7 @@ func TestDeadLettersOfPartitionsAreNamed(t *testing.T) {
 	}
 	out := c.OK("dead", "list", "q")
 	if first, last := strings.Index(out, "2/1002-1"), strings.Index(out, "\n1000-1"); first < 0 || last < first {
-		t.Errorf("newest first:\n%s", out)
+		t.Errorf("the newest letter is not first:\n%s", out)
 	}
 	var l admin.Letter
 	c.JSON(&l, "dead", "show", "q", "2/1002-1")

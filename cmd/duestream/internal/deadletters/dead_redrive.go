@@ -20,9 +20,9 @@ import (
 
 type redriveFlags struct {
 	selection
-	replacement
+	redriveOptions
 	noHeaders bool
-	rate      string
+	rateFlag  string
 }
 
 func deadRedrive(a *cli.App) *cobra.Command {
@@ -30,12 +30,16 @@ func deadRedrive(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "redrive <queue> [<letter>...]",
 		Short: "Schedule dead letters again",
-		Long: `Schedules dead letters again, each for the group it failed in, from attempt 1 and without
-its old expiry. These stay as they are (exit code 6): a letter whose payload was lost,
-without --payload or --payload-file; one whose headers could not be read, without --header
-or --no-headers; and one of a group that does not exist any more, without --to. An
-interrupt stops after the letters under way, and says how far it got; the same command
-goes on with the rest.`,
+		Long: `Schedules dead letters again, each for the group it failed in, from attempt 1 and
+without its old expiry. A letter with one of these faults needs a flag. Without the flag
+it is refused, and stays as it is (exit code 6):
+
+  its payload was lost           --payload or --payload-file
+  its headers cannot be read     --header or --no-headers
+  its group no longer exists     --to
+
+After an interrupt, the command finishes the letters that it has begun, and prints how
+far it got. Run the same command again for the other letters.`,
 		Example: `  duestream dead redrive emails 1767000000000-0
   duestream dead redrive emails --group mailer --error timeout --rate 50/s
   duestream dead redrive emails --reason max_attempts --spread 10m
@@ -43,12 +47,12 @@ goes on with the rest.`,
   duestream dead redrive emails --all --dry-run`,
 	}
 	o.selection.flags(cmd)
-	o.replacement.flags(cmd, "replace the payload of each", "replace the payload of each by this file",
-		"replace the headers of each by these", "each")
+	o.redriveOptions.flags(cmd, "replace the payload of each letter", "replace the payload of each letter by this file",
+		"replace the headers of each letter by these", "each letter")
 	f := cmd.Flags()
-	f.BoolVar(&o.noHeaders, "no-headers", false, "deliver each without headers")
-	flags.DelayVar(f, &o.Spread, "spread", "delay each by a random time of at most this")
-	f.StringVar(&o.rate, "rate", "", "at most this many letters per second, like 50/s")
+	f.BoolVar(&o.noHeaders, "no-headers", false, "remove the headers of each letter")
+	flags.DelayVar(f, &o.Spread, "spread", "delay each letter by a random time of at most this")
+	f.StringVar(&o.rateFlag, "rate", "", "at most this many letters per second, like 50/s")
 	cmd.MarkFlagsMutuallyExclusive("header", "no-headers")
 	return a.WithKnownQueues(cmd, func(args []string) error {
 		return errors.Join(o.check(args[1:]), o.complete(a))
@@ -57,32 +61,32 @@ goes on with the rest.`,
 	})
 }
 
-// complete sets the options that no flag sets directly, and checks all options.
+// complete sets the options that no flag sets directly, and reports the flags that do not parse.
 func (o *redriveFlags) complete(a *cli.App) error {
-	o.DryRun = o.dryRunFlag
+	o.DryRun = o.dryRun
 	if err := cli.CheckGroup(o.To); err != nil {
 		return err
 	}
 	if err := o.readPayload(a); err != nil {
 		return err
 	}
-	if o.headers != nil || o.noHeaders {
-		set := map[string]string(o.headers)
-		o.Headers = &set
+	if o.headerFlag != nil || o.noHeaders {
+		headers := map[string]string(o.headerFlag)
+		o.Headers = &headers
 	}
 	var err error
-	o.Rate, err = flags.ParseRate(o.rate)
+	o.Rate, err = flags.ParseRate(o.rateFlag)
 	return err
 }
 
 func redrive(ctx context.Context, a *cli.App, op *admin.Admin, queue string, names []string, o redriveFlags) error {
 	letters := op.DeadLetters()
 	bar := term.NewProgress(a.Err, "letters")
-	if bar.Draws() { // with Progress set, all letters are counted first: worth it only for a bar
+	if bar.Draws() { // if Progress is set, Redrive first counts all letters, which only a progress bar is worth
 		o.Progress = func(done, total int) { bar.Of(int64(done), int64(total)) }
 	}
 	var first firstLetters
-	if o.dryRunFlag {
+	if o.dryRun {
 		o.Selected = first.add
 	}
 	var result admin.RedriveResult
@@ -103,15 +107,16 @@ func redrive(ctx context.Context, a *cli.App, op *admin.Admin, queue string, nam
 		admin.RedriveResult
 		DryRun bool         `json:"dry_run"`
 		First  firstLetters `json:"first,omitempty"`
-	}{result, o.dryRunFlag, first}
+	}{result, o.dryRun, first}
 	printed := a.Print(value, func() {
-		fmt.Fprintf(a.Out, "%s %s, gone %s, without payload %s\n", output.Done("redriven", o.dryRunFlag),
+		fmt.Fprintf(a.Out, "%s %s, gone %s, without payload %s\n", output.Done("redriven", o.dryRun),
 			human.Thousands(result.Scheduled), human.Thousands(result.Gone), human.Thousands(result.NoPayload))
-		sayRefused(a.Out, result)
+		printRefused(a.Out, result)
 		listFirst(a, first, result.Scheduled+result.Left())
 	})
-	sayStopped(a, err)
+	noteStopped(a, err)
 	notRedriven := result.Gone + result.Left()
+	goneFails := len(names) > 0 && result.Gone > 0 // a letter that is gone is a failure only if it was named
 	switch {
 	case err != nil:
 		return err
@@ -119,19 +124,21 @@ func redrive(ctx context.Context, a *cli.App, op *admin.Admin, queue string, nam
 		return printed
 	case len(names) > 0 && result.Gone == len(names):
 		return fmt.Errorf("%w: no such dead letter", admin.ErrNotFound)
-	case result.Left() > 0 || len(names) > 0 && notRedriven > 0:
-		return fmt.Errorf("%w: not redriven: %s", exit.Refused(result.Scheduled > 0), human.Counted(notRedriven, "letter"))
+	case result.Left() > 0 || goneFails:
+		anyDone := result.Scheduled > 0
+		return fmt.Errorf("%w: not redriven: %s", exit.Refused(anyDone), human.Counted(notRedriven, "letter"))
 	}
 	return nil
 }
 
-// sayRefused names the flags that the refused letters need.
-func sayRefused(w io.Writer, r admin.RedriveResult) {
+// printRefused prints how many letters were refused, and the flags that they need.
+func printRefused(w io.Writer, r admin.RedriveResult) {
 	if r.Unreadable > 0 {
 		fmt.Fprintf(w, "%s whose headers could not be read: give --header, or --no-headers\n", human.Thousands(r.Unreadable))
 	}
 	if r.GroupGone > 0 {
-		fmt.Fprintf(w, "%s for groups that do not exist: %s (--to sends them to another group)\n", human.Thousands(r.GroupGone), groupList(r.GoneGroups))
+		fmt.Fprintf(w, "%s for groups that do not exist: %s (--to sends them to another group)\n",
+			human.Thousands(r.GroupGone), groupList(r.GoneGroups))
 	}
 }
 
@@ -176,15 +183,12 @@ func listFirst(a *cli.App, first firstLetters, total int) {
 		rows = append(rows, []string{l.Letter, human.OneLine(l.ID, 40), group, human.OneLine(l.Reason, 30),
 			human.OneLine(l.err, 60)})
 	}
-	term.Table(a.Out, rows)
-	if more := total - len(first); more > 0 {
-		fmt.Fprintf(a.Out, "and %s more\n", human.Thousands(more))
-	}
+	term.FirstRows(a.Out, rows, total)
 }
 
-// sayStopped says after an interrupt how to continue.
-func sayStopped(a *cli.App, err error) {
+// noteStopped says after an interrupt how to continue.
+func noteStopped(a *cli.App, err error) {
 	if errors.Is(err, context.Canceled) {
-		a.Note("stopped: the other letters are as they were; the same command goes on with them")
+		a.Note("stopped: the other letters are unchanged; run the same command again for them")
 	}
 }

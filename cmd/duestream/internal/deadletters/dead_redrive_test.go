@@ -59,7 +59,7 @@ func TestDeadRedriveSendsLettersOfAGoneGroupElsewhere(t *testing.T) {
 	}
 }
 
-// The bug: a flag from an unset variable selected all groups, so a purge for one group deleted the letters of all.
+// Regression: a flag from an unset variable selected all groups, so a purge for one group deleted the letters of all.
 func TestDeadLettersAreNotSelectedByEmptyFlags(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)
@@ -75,6 +75,7 @@ func TestDeadLettersAreNotSelectedByEmptyFlags(t *testing.T) {
 	}
 }
 
+// A letter with unreadable headers is redriven only if the user gives new headers.
 func TestDeadRedriveAsksForHeadersThatCouldNotBeRead(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)
@@ -94,6 +95,7 @@ func TestDeadRedriveAsksForHeadersThatCouldNotBeRead(t *testing.T) {
 	}
 }
 
+// A redriven message goes only to the group whose letter it was, with the new payload and headers if they are given.
 func TestDeadLettersAreRedrivenForTheirGroup(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)
@@ -111,7 +113,7 @@ func TestDeadLettersAreRedrivenForTheirGroup(t *testing.T) {
 	}
 	var places []admin.Place
 	c.JSON(&places, "show", "q", one.ID)
-	found := false
+	found := false // the redriven message waits for its group, with the new payload and the new header alone
 	for _, p := range places {
 		if p.State == "retrying" {
 			found = p.Group == one.Group && string(p.Payload) == "" && p.Headers["new"] == "1" && len(p.Headers) == 1 &&

@@ -17,12 +17,13 @@ import (
 // filterFlags adds the flags that select dead letters to a command.
 func filterFlags(cmd *cobra.Command, f *admin.LetterFilter, limit int) {
 	fs := cmd.Flags()
-	fs.StringVarP(&f.Group, "group", "g", "", "of this group")
-	fs.StringVar(&f.Reason, "reason", "", "with this reason: "+strings.Join(admin.Reasons(), ", "))
-	fs.StringVar(&f.ErrorText, "error", "", "with this text in the error")
-	fs.StringVar(&f.ID, "id", "", "of the message with this ID; * stands for any text, ? for one character")
-	flags.DelayVar(fs, &f.OlderThan, "older-than", "dead for at least so long")
-	flags.DelayVar(fs, &f.NewerThan, "newer-than", "dead for at most so long")
+	fs.StringVarP(&f.Group, "group", "g", "", "only letters of this group")
+	fs.StringVar(&f.Reason, "reason", "", "only letters with this reason: "+strings.Join(admin.Reasons(), ", "))
+	fs.StringVar(&f.ErrorText, "error", "", "only letters with this text in the error")
+	fs.StringVar(&f.ID, "id", "",
+		"only letters of the message with this ID; * stands for any text, ? for one character")
+	flags.DelayVar(fs, &f.OlderThan, "older-than", "only letters that have been dead for at least this time")
+	flags.DelayVar(fs, &f.NewerThan, "newer-than", "only letters that have been dead for at most this time")
 	fs.IntVar(&f.Limit, "limit", limit, "at most this many letters; 0 = all")
 }
 
@@ -37,7 +38,8 @@ func checkFilter(f admin.LetterFilter) error {
 	return cli.CheckGroup(f.Group)
 }
 
-// checkFound returns ErrNoGroup if nothing was found and the queue has no such group: the name is probably misspelt.
+// checkFound returns ErrNoGroup if no letter was found and the queue does not have the group of the filter, because its
+// name is probably misspelt.
 func checkFound(ctx context.Context, op *admin.Admin, queue string, f admin.LetterFilter, found int) error {
 	if found > 0 || f.Group == "" {
 		return nil
@@ -45,18 +47,18 @@ func checkFound(ctx context.Context, op *admin.Admin, queue string, f admin.Lett
 	return op.CheckGroup(ctx, queue, f.Group)
 }
 
-// selection holds the flags that select dead letters: all, or those that pass the filter. Letters may also be named
-// by arguments.
+// selection holds the flags that select dead letters: all letters, or the letters that pass the filter. Arguments may
+// name letters instead.
 type selection struct {
-	filter     admin.LetterFilter
-	all        bool
-	dryRunFlag bool
+	filter admin.LetterFilter
+	all    bool
+	dryRun bool
 }
 
 func (s *selection) flags(cmd *cobra.Command) {
 	filterFlags(cmd, &s.filter, 0)
 	cmd.Flags().BoolVar(&s.all, "all", false, "all dead letters of the queue")
-	cmd.Flags().BoolVar(&s.dryRunFlag, "dry-run", false, "only say what would be done")
+	cmd.Flags().BoolVar(&s.dryRun, "dry-run", false, "only say what would be done")
 }
 
 func (s *selection) check(letters []string) error {

@@ -19,9 +19,9 @@ func (nothingDone) Error() string { return "nothing done" }
 
 func (nothingDone) Is(target error) bool { return target == ErrPartly }
 
-// Refused returns the error of a command that refused items. done reports whether it did the other items.
-func Refused(done bool) error {
-	if done {
+// Refused returns the error of a command that refused items. anyDone says that other items are done.
+func Refused(anyDone bool) error {
+	if anyDone {
 		return ErrPartly
 	}
 	return ErrNothing
@@ -39,5 +39,5 @@ var ErrUnwell = errors.New("something is wrong")
 // ErrFunctionsDenied marks the error of a user who may not list or load functions.
 var ErrFunctionsDenied = errors.New("functions are denied")
 
-// ErrCommandStart: the command of work is not there, or may not be executed.
+// ErrCommandStart: the command that work runs does not exist, or may not be executed.
 var ErrCommandStart = errors.New("the command cannot be started")

@@ -33,9 +33,9 @@ Exit codes:
   2    wrong command line, environment or input; Redis was not touched
   3    not found, or not scheduled any more
   4    refused: a message with this ID is scheduled, or inside its dedup window
-  5    Redis is unavailable; what was asked may have been done (safe to repeat with the same ID)
-  6    partly done: some lines, IDs or dead letters were refused, the rest is done; or nothing
-       done: all of them were refused
+  5    Redis is unavailable; the command may have taken effect (safe to repeat with the same ID)
+  6    partly done: some lines, IDs or dead letters were refused, the others are done;
+       or nothing done: all of them were refused
   7    Redis is full: the message was not taken
   8    done, but Redis did not confirm the --durability asked for; repeating with the same ID waits again
   9    doctor: something is wrong
@@ -49,9 +49,12 @@ type outcome struct {
 	hint string
 }
 
-// hintAtRunning is the hint for messages that cancel does not find in the schedule.
-const hintAtRunning = "it became ready, was cancelled, or never was: `duestream show <queue> <id>` says where it is; " +
-	"what is ready or held by a worker is cancelled with --running"
+// Hints for a message that is not in the schedule. hintAtRunning is the hint of cancel.
+const (
+	hintNotScheduled = "it became ready, was cancelled, or never existed: " +
+		"`duestream show <queue> <id>` says where it is"
+	hintAtRunning = hintNotScheduled + "; --running also cancels a message that is ready or held by a worker"
+)
 
 // outcomes lists the exit code and the hint of each error. The first match counts. Hints about answers of the server
 // come from admin.Hint; the others name commands and flags.
@@ -59,51 +62,51 @@ var outcomes = []outcome{
 	{ErrSomeWait, Partly, hintAtRunning},
 	{ErrPartly, Partly, ""},
 	{ErrUnwell, Unwell, ""},
-	{ErrCommandStart, Failure, "is it there, and may this user execute it? What it was to work on is given back, " +
-		"with no attempt counted, and waits for a worker that can"},
+	{ErrCommandStart, Failure, "does the command exist, and may this user execute it? Its messages are given back " +
+		"with no attempt counted, and wait for another worker"},
 	{admin.ErrNoQueue, NotFound, "`duestream stats` lists the queues; is --prefix right? `duestream pause` and " +
-		"`duestream queue set` take --create for a queue that is to come"},
-	{admin.ErrNotEmpty, Failure, "with --force it is deleted with all that it holds"},
+		"`duestream queue set` take --create for a queue that does not exist yet"},
+	{admin.ErrNotEmpty, Failure, "--force deletes the queue with everything in it"},
 	{bridge.ErrInvalid, Invalid, ""},
-	{admin.ErrShrink, Failure, "messages may be in any partition; one that nobody writes to costs little. To " +
-		"have fewer, use another queue"},
-	{admin.ErrKeyed, Failure, "most keys would belong to another partition, and their new messages would be " +
-		"delivered beside those that the queue holds: stop what schedules them, wait until `duestream stats` shows " +
-		"none, grow, and wait 10 s; or accept that with --despite-keys"},
+	{admin.ErrShrink, Failure, "messages may be in any partition, and an idle partition costs little. To have fewer, " +
+		"use another queue"},
+	{admin.ErrKeyed, Failure, "most ordering keys would move to another partition, and their new messages would be " +
+		"delivered beside older ones: stop the producers, wait until `duestream stats` shows no messages, grow, and " +
+		"wait 10 s; or accept this with --despite-keys"},
 	{ErrNoneWaits, NotFound, hintAtRunning},
-	{bridge.ErrNotScheduled, NotFound,
-		"it became ready, was cancelled, or never was: `duestream show <queue> <id>` says where it is"},
-	{bridge.ErrNoRecurrence, NotFound, "`duestream recur list` lists them"},
-	{admin.ErrNoToken, NotFound, "`duestream token list` lists them; those of a gateway's file are in that file alone"},
-	{admin.ErrTokenExists, Failure, "a token is not changed: add one with another name, or remove this one first"},
-	{admin.ErrNoTarget, NotFound, "`duestream push list` lists them"},
-	{admin.ErrOneKey, Failure, "`duestream push rotate` gives it a new one first"},
-	{bridge.ErrChanged, Failure, "look at it with `duestream recur show`, and try again"},
-	{admin.ErrNoHistory, NotFound,
-		"`duestream queue set <queue> history=50000/24h` has a queue keep one; it begins with the next change"},
-	{admin.ErrUntold, NotFound, "a history goes back to when it was switched on, and to its limits; `duestream " +
-		"find <id>` says where a message is"},
+	{bridge.ErrNotScheduled, NotFound, hintNotScheduled},
+	{bridge.ErrNoRecurrence, NotFound, "`duestream recur list` lists the recurrences"},
+	{admin.ErrNoToken, NotFound, "`duestream token list` lists the tokens in Redis; the tokens of a gateway's file " +
+		"are only in that file"},
+	{admin.ErrTokenExists, Failure, "a token cannot be changed: add one with another name, or remove this one first"},
+	{admin.ErrNoTarget, NotFound, "`duestream push list` lists the targets"},
+	{admin.ErrOneKey, Failure, "`duestream push rotate` first gives the target a new key"},
+	{bridge.ErrChanged, Failure, "look at the recurrence with `duestream recur show`, and try again"},
+	{admin.ErrNoHistory, NotFound, "`duestream queue set <queue> history=50000/24h` switches on the history of a " +
+		"queue, which begins with the next change"},
+	{admin.ErrUntold, NotFound, "a history begins when it is switched on, and drops old changes at its limits; " +
+		"`duestream find <id>` says where a message is"},
 	{admin.ErrNotFound, NotFound, "it was acknowledged by every group, cancelled or purged, or never existed"},
 	{admin.ErrNoGroup, NotFound, admin.Hint(admin.ErrNoGroup)},
 	{admin.ErrNoFunctions, Failure,
 		"functions need Redis 7.0 or any Valkey; the in-process server of `duestream dev` has none: dev uses " +
 			"redis-server or valkey-server when one is on the PATH"},
 	{admin.ErrForeignFunctions, Failure,
-		"whose is it? `redis-cli FUNCTION LIST LIBRARYNAME duestream`; --force goes on all the same, and its " +
-			"functions are gone then"},
+		"`redis-cli FUNCTION LIST LIBRARYNAME duestream` shows the library; --force goes on anyway, and the " +
+			"functions of that library are lost"},
 	{admin.ErrNewerFunctions, Failure,
-		"clients may rely on the newer ones: use a newer duestream, or go back with --force"},
+		"clients may rely on the newer functions: use a newer duestream, or go back with --force"},
 	{ErrFunctionsDenied, Failure, "the user needs +function|list +fcall to look, and +function|load " +
 		"+function|delete to change: see docs/operations/users.md"},
 	{admin.ErrNewBridge, Failure, "stop the bridges of this release first: `duestream health` lists them; " +
-		"--force goes on all the same"},
+		"--force goes on anyway"},
 	{bridge.ErrOldBridge, Failure,
 		"`duestream health` lists the bridges; upgrade the older ones first: see docs/operations/upgrade.md"},
 	{bridge.ErrNotDurable, NotDurable,
 		"are the replicas connected, and is the disk keeping up? see INFO replication and INFO persistence"},
 	{bridge.ErrDuplicate, Duplicate,
-		"`duestream find <id>` says where it is, or that it is finished; one that is scheduled moves with " +
-			"`duestream reschedule`"},
+		"`duestream find <id>` says where the first message is, or that it is finished; `duestream reschedule` moves " +
+			"a scheduled message"},
 	{bridge.ErrFull, Full, admin.Hint(bridge.ErrFull)},
 	{bridge.ErrDenied, Failure, admin.Hint(bridge.ErrDenied)},
 	{bridge.ErrUntrusted, Failure, admin.Hint(bridge.ErrUntrusted)},
@@ -126,7 +129,7 @@ func Code(err error) int {
 	return outcomeOf(err).code
 }
 
-// outcomeOf returns the outcome of an error; without one of its own it is a failure.
+// outcomeOf returns the outcome of an error. An error that is not in the table is a Failure without a hint.
 func outcomeOf(err error) outcome {
 	for _, o := range outcomes {
 		if errors.Is(err, o.err) {

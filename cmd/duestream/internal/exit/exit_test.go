@@ -11,7 +11,8 @@ import (
 	"testing"
 )
 
-// The exit codes in the help, the constants, the table of outcomes and the documents agree.
+// The exit codes in the help, the constants, the table of outcomes, README.md and the documents agree. A code that one
+// of them misses, or that only one of them has, fails the test.
 func TestExitCodesAreThoseOfTheDocuments(t *testing.T) {
 	t.Parallel()
 	codes := []int{OK, Failure, Invalid, NotFound, Duplicate, Unavailable, Partly, Full,

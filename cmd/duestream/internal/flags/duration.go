@@ -4,44 +4,21 @@ package flags
 
 import (
 	"errors"
-	"fmt"
-	"regexp"
 	"time"
 
 	"github.com/spf13/pflag"
 
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
+	"github.com/duestream/duestream/internal/written"
 )
-
-// days matches a duration that begins with days, a unit that the standard library lacks.
-var days = regexp.MustCompile(`^([0-9]+)d(.*)$`)
-
-// ParseDuration parses 500ms, 15m, 1h30m, 7d, 1d12h.
-func ParseDuration(text string) (d time.Duration, err error) {
-	if m := days.FindStringSubmatch(text); m != nil {
-		var n int64
-		if _, err := fmt.Sscan(m[1], &n); err != nil || n > 36500 {
-			return 0, fmt.Errorf("%q is out of range", text)
-		}
-		d, text = time.Duration(n)*24*time.Hour, m[2]
-	}
-	if text == "" && d > 0 {
-		return d, nil
-	}
-	rest, err := time.ParseDuration(text)
-	if err != nil || rest < 0 && d > 0 {
-		return 0, errors.New("must be a duration, like 500ms, 15m, 1h30m or 7d")
-	}
-	return d + rest, nil
-}
 
 // Duration is the value of a flag or an environment variable. It accepts days, and refuses negative durations.
 type Duration time.Duration
 
 // Set implements pflag.Value and envconfig.Setter.
 func (d *Duration) Set(text string) error {
-	parsed, err := ParseDuration(text)
+	parsed, err := written.ParseDuration(text)
 	if err != nil {
 		return err
 	}
@@ -81,7 +58,7 @@ type delay struct {
 
 // Set implements pflag.Value.
 func (f *delay) Set(text string) (err error) {
-	if *f.d, err = ParseDuration(text); err != nil {
+	if *f.d, err = written.ParseDuration(text); err != nil {
 		return err
 	}
 	return admin.CheckDelay(f.field, *f.d)

@@ -10,11 +10,12 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/usage"
 )
 
-// MayBeEmpty are the flags that accept an empty value: an empty payload is valid.
+// MayBeEmpty are the flags that accept an empty value. An empty payload is valid.
 var MayBeEmpty = []string{"payload"}
 
-// CheckEmpty refuses flags with an empty value. The cause is probably an unset variable of a script. Then --id "$ID"
-// would make a random ID, --group "$GROUP" select all groups, and --redis "$URL" go to another server.
+// CheckEmpty refuses flags with an empty value, because the cause is probably an unset variable of a script. With an
+// unset variable, --id "$ID" would make a random ID, --group "$GROUP" would select all groups, and --redis "$URL" would
+// connect to another server.
 func CheckEmpty(cmd *cobra.Command) error {
 	var errs []error
 	cmd.Flags().Visit(func(f *pflag.Flag) {

@@ -7,7 +7,7 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/usage"
 )
 
-// ParseRate parses a rate like 50/s. No text is 0.
+// ParseRate parses a rate like 50/s. It returns 0 for an empty text.
 func ParseRate(text string) (float64, error) {
 	if text == "" {
 		return 0, nil

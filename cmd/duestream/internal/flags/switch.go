@@ -14,12 +14,12 @@ func SwitchVar(f *pflag.FlagSet, s *Switch, name, usage string) {
 	f.VarPF(s, name, "", usage).NoOptDefVal = "true"
 }
 
-// Or returns the value of the flag, or otherwise if the flag was not given.
-func (f *Switch) Or(otherwise bool) bool {
+// Or returns the value of the flag, or defaultValue if the flag was not given.
+func (f *Switch) Or(defaultValue bool) bool {
 	if f.given {
 		return f.on
 	}
-	return otherwise
+	return defaultValue
 }
 
 // Set implements pflag.Value.

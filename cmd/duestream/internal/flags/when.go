@@ -14,14 +14,14 @@ type When struct {
 	At time.Time
 }
 
-// Flags adds them to a command.
+// Flags adds --in and --at to a command.
 func (w *When) Flags(cmd *cobra.Command) {
-	DelayVar(cmd.Flags(), &w.In, "in", "deliver so long after now, by the clock of Redis: 500ms, 15m, 7d")
+	DelayVar(cmd.Flags(), &w.In, "in", "deliver after this time, by the clock of Redis: 500ms, 15m, 7d")
 	InstantVar(cmd.Flags(), &w.At, "at", "deliver at this time: RFC 3339")
 	cmd.MarkFlagsMutuallyExclusive("in", "at")
 }
 
-// Option returns the chosen time as an option; without a flag, now.
+// Option returns the chosen time as an option. Without a flag the time is now.
 func (w *When) Option() bridge.Option {
 	if !w.At.IsZero() {
 		return bridge.At(w.At)

@@ -15,43 +15,46 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/term"
 )
 
-// Command returns the command functions.
+// Command returns the command "functions".
 func Command(a *cli.App) *cobra.Command {
 	return cli.Group(&cobra.Command{
 		Use:   "functions",
 		Short: "Load the scripts into Redis, so that clients in any language can call them",
-		Long: `Loads duestream's scripts into Redis as a library of functions, which clients in any
-language call with FCALL: to schedule without duplicates, retry with a delay, dead-letter,
-release, extend. Nobody needs them: plain ZADD, XREADGROUP and XACK stay enough, and Go
-clients and bridges use none of them. docs/reference/protocol.md, section 17, says how they are called.`,
+		Long: `Loads duestream's scripts into Redis as a library of functions. Clients in any language
+call them with FCALL, to schedule without duplicates, retry with a delay, dead-letter,
+release or extend. The functions are optional: plain ZADD, XREADGROUP and XACK are
+enough, and Go clients and bridges do not use the functions. docs/reference/protocol.md,
+section 17, describes the calls.`,
 		Example: `  duestream functions load
   duestream functions show
   duestream functions dump | redis-cli -x FUNCTION LOAD`,
 	}, functionsLoad(a), functionsShow(a), functionsDelete(a), functionsDump(a))
 }
 
-// onServers prints the result for each server. If all servers failed, it returns that error at once. If some failed,
-// it returns exit.ErrPartly after printing.
-func onServers(a *cli.App, rows []admin.Library, err error, functions []admin.Function, text func()) error {
+// printServers prints the result for each server. It returns err without printing if all servers failed, or if the
+// library on a server is foreign or newer. After printing it returns exit.ErrPartly if some servers failed, and
+// exit.ErrNothing if all failed and err is nil.
+func printServers(a *cli.App, rows []admin.Library, err error, functions []admin.Function, printText func()) error {
 	failed := 0
 	for _, l := range rows {
 		if l.Err != nil {
 			failed++
 		}
 	}
-	if err != nil && failed == len(rows) || errors.Is(err, admin.ErrForeignFunctions) || errors.Is(err, admin.ErrNewerFunctions) {
+	allFailed := err != nil && failed == len(rows)
+	if allFailed || errors.Is(err, admin.ErrForeignFunctions) || errors.Is(err, admin.ErrNewerFunctions) {
 		return explainFunctions(err)
 	}
-	return errors.Join(a.Print(librariesJSON(a.Version, rows, functions), text), partly(a, rows, failed))
+	return errors.Join(a.Print(librariesJSON(a.Version, rows, functions), printText), partly(a, rows, failed))
 }
 
-// changed prints the change on each server.
-func changed(a *cli.App, rows []admin.Library, err error, what func(admin.Library) string) error {
-	return onServers(a, rows, err, nil, func() {
+// printChanges prints the change on each server.
+func printChanges(a *cli.App, rows []admin.Library, err error, describe func(admin.Library) string) error {
+	return printServers(a, rows, err, nil, func() {
 		var lines [][]string
 		for _, l := range rows {
 			if l.Err == nil {
-				lines = append(lines, []string{l.Server, what(l)})
+				lines = append(lines, []string{l.Server, describe(l)})
 			}
 		}
 		term.Table(a.Out, lines)
@@ -64,7 +67,8 @@ type libraryRow struct {
 	Error string `json:"error,omitempty"`
 }
 
-// librariesReport is the JSON of load, delete and show. Release and Source are those of this program.
+// librariesReport is the JSON of load, delete and show. Release is the version of this program, and Source the hash of
+// its library's code.
 type librariesReport struct {
 	Release   string           `json:"release"`
 	Source    string           `json:"source"`
@@ -84,6 +88,7 @@ func librariesJSON(version string, rows []admin.Library, functions []admin.Funct
 	return report
 }
 
+// libraryVersion returns a library's release and the hash of its code, as text.
 func libraryVersion(release, source string) string {
 	if source == "" {
 		return "(not ours)"

@@ -18,12 +18,16 @@ func functionsShow(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show",
 		Short: "Show which functions each server has, and how they are called",
-		Long: `Shows which version of the functions each server has, compared with that of this program,
-and their keys and arguments. What stands in brackets is repeated for every item.
+		Long: `Shows which version of the functions each server has, compared with the version of this
+program, and the keys and arguments of the functions. Arguments in brackets are repeated
+for every item.
 
-  absent   no library is there       current  it does the same as ours
-  older    load replaces it          newer    of a newer release than this program
-  other    ours, of another build    foreign  a library called duestream that is not ours`,
+  absent   the server has no library
+  current  the library has the same functions as this program
+  older    the library is of an older release; functions load replaces it
+  newer    the library is of a newer release than this program
+  other    the release of the library is neither older nor newer, but its functions differ
+  foreign  the library is called duestream, but another program made it`,
 		Example: "  duestream functions show\n  duestream functions show --json",
 	}
 	return a.WithAdmin(cmd, nil, func(ctx context.Context, op *admin.Admin, _ []string) error {
@@ -32,7 +36,7 @@ and their keys and arguments. What stands in brackets is repeated for every item
 		for _, l := range rows {
 			err = errors.Join(err, l.Err)
 		}
-		return onServers(a, rows, err, admin.Functions(), func() { printLibraries(a, rows) })
+		return printServers(a, rows, err, admin.Functions(), func() { printLibraries(a, rows) })
 	})
 }
 

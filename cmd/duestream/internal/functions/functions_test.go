@@ -14,7 +14,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// Libraries that may be loaded already.
+// Libraries called duestream that somebody may have loaded already: by an older program, by a newer one, and of another
+// origin. "newer" has a higher level than this program.
 const (
 	olderLibrary = "#!lua name=duestream\nredis.register_function{function_name='duestream_version', flags={'no-writes'}, " +
 		"callback=function() return {'protocol', '1', 'release', 'v0.0.1', 'source', 'abc'} end}\n"
@@ -23,16 +24,20 @@ const (
 	foreignLibrary = "#!lua name=duestream\nredis.register_function('mine', function() return 1 end)\n"
 )
 
+// functions load, show and delete on one server. An older library is replaced; a library of another origin only with
+// --force.
 func TestFunctionsAreLoadedShownAndDeleted(t *testing.T) {
 	t.Parallel()
 	c := clitest.NewOn(t, redistest.Own(t))
 	ours := fmt.Sprintf("%s (%s)", clitest.Version, admin.FunctionsSource())
+	// says checks the output of a functions command, without the address of the server.
 	says := func(want string, args ...string) {
 		t.Helper()
 		if out := c.OK(append([]string{"functions"}, args...)...); out != c.Server.Addr()+"  "+want+"\n" {
 			t.Errorf("functions %v: %s", args, out)
 		}
 	}
+	// shows checks that functions show reports the library in a state, and lists the functions.
 	shows := func(state admin.LibraryState) {
 		t.Helper()
 		var report functions.LibrariesReport
@@ -72,19 +77,20 @@ func TestFunctionsAreLoadedShownAndDeleted(t *testing.T) {
 	shows(admin.LibraryForeign)
 	for _, command := range []string{"functions load", "functions delete --yes"} {
 		c.Fails(exit.Failure, []string{c.Server.Addr() + ": there is a library called duestream that is not",
-			"hint: whose is it?"}, strings.Fields(command)...)
+			"hint: `redis-cli FUNCTION LIST LIBRARYNAME duestream` shows the library"}, strings.Fields(command)...)
 	}
 	shows(admin.LibraryForeign)
 	says("replaced  (not ours) → "+ours, "load", "--force")
 	says("already there  "+ours, "load", "--force")
 }
 
+// A program replaces a library of a higher level only with --force, because clients may rely on the newer functions.
 func TestNewerFunctionsStay(t *testing.T) {
 	c := clitest.NewOn(t, redistest.Own(t))
 	c.Release = "v1.2.3"
 	c.Server.Do(t, "FUNCTION", "LOAD", newerLibrary)
 	c.Fails(exit.Failure, []string{"release v99.0.0 of level 99, and this program has level ",
-		"hint: clients may rely on the newer ones"}, "functions", "load")
+		"hint: clients may rely on the newer functions"}, "functions", "load")
 	if out := c.OK("functions", "load", "--force"); !strings.Contains(out, "replaced  v99.0.0 (abc) → v1.2.3 (") {
 		t.Error(out)
 	}
@@ -93,6 +99,7 @@ func TestNewerFunctionsStay(t *testing.T) {
 	}
 }
 
+// functions load finds its own library if the output of functions dump was loaded with redis-cli.
 func TestDumpedFunctionsAreThoseThatAreLoaded(t *testing.T) {
 	t.Parallel()
 	c := clitest.NewOn(t, redistest.Own(t))
@@ -104,6 +111,8 @@ func TestDumpedFunctionsAreThoseThatAreLoaded(t *testing.T) {
 	}
 }
 
+// If functions cannot be loaded, the error names the reason and the next step: missing permissions, a server without
+// functions, no server, or wrong arguments. dump needs no server.
 func TestFunctionsSayWhyNot(t *testing.T) {
 	t.Parallel()
 	c := clitest.NewOn(t, redistest.Own(t))
@@ -129,6 +138,8 @@ func TestFunctionsSayWhyNot(t *testing.T) {
 	}
 }
 
+// On a cluster, a master that refuses does not keep the others from loading. The exit code is exit.Partly, and a second
+// run does the rest.
 func TestFunctionsAreLoadedOnEveryMasterThatTakesThem(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.Cluster(t, 3, 0)

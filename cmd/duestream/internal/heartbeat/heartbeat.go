@@ -23,9 +23,10 @@ type Health struct {
 	Started int64  `json:"started_ms,omitempty"`
 	Age     int64  `json:"age_ms"`
 	Fresh   bool   `json:"fresh"`
-	Foreign bool   `json:"foreign,omitempty"` // not written by a bridge: ID is the beginning of the text found
+	Foreign bool   `json:"foreign,omitempty"` // no bridge wrote this heartbeat; ID is the beginning of its text
 }
 
+// HealthOf returns the JSON of bridges.
 func HealthOf(bridges []admin.Heartbeat) []Health {
 	all := make([]Health, len(bridges))
 	for i, b := range bridges {
@@ -53,8 +54,8 @@ func bridgeName(b admin.Heartbeat) string {
 	return human.OneLine(i.Host, 24) + "/" + strconv.Itoa(i.PID) + " " + human.OneLine(i.Version, 24)
 }
 
-// mostBridges is how many bridges a list names at most.
-const mostBridges = 20
+// maxNames is the largest number of bridges that a list names.
+const maxNames = 20
 
 // List names the bridges, and returns how many are alive. ages adds the age of each heartbeat.
 func List(bridges []admin.Heartbeat, ages bool) (text string, alive int) {
@@ -67,7 +68,7 @@ func List(bridges []admin.Heartbeat, ages bool) (text string, alive int) {
 		switch {
 		case b.Foreign:
 			foreign++
-		case len(names) == mostBridges:
+		case len(names) == maxNames:
 			unnamed++
 		case ages || !isAlive(b):
 			names = append(names, bridgeName(b)+" "+human.Short(b.Age.Round(100*time.Millisecond))+" ago")

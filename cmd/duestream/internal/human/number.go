@@ -12,11 +12,11 @@ func Thousands[N int | int64](n N) string {
 }
 
 // Counted returns a number with its noun: "1 queue", "2 queues".
-func Counted[N int | int64](n N, what string) string {
+func Counted[N int | int64](n N, noun string) string {
 	if n != 1 {
-		what += "s"
+		noun += "s"
 	}
-	return Thousands(n) + " " + what
+	return Thousands(n) + " " + noun
 }
 
 // Bytes formats a size in B, KiB or MiB. The unit changes at 10 KiB and at 10 MiB.

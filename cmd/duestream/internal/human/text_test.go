@@ -6,7 +6,7 @@ import (
 	"unicode"
 )
 
-// FuzzForeignText: foreign texts reach a terminal without control characters, and within the width of a cell.
+// A text of a foreign client reaches a terminal without control characters, and OneLine cuts it to the width of a cell.
 func FuzzForeignText(f *testing.F) {
 	for _, seed := range []string{"plain", "\x1b[31mred", "a\nb\tc", "\xff\xfe", "\u202eabc", "\u0085",
 		strings.Repeat("ü", 50), "\x00"} {

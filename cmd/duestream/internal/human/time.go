@@ -2,8 +2,9 @@ package human
 
 import (
 	"fmt"
-	"strings"
 	"time"
+
+	"github.com/duestream/duestream/internal/written"
 )
 
 // Relative formats the distance of t from now: "in 14m59s", "3s ago", "now".
@@ -31,32 +32,7 @@ func Short(d time.Duration) string {
 	case d >= time.Hour:
 		d = d.Round(time.Minute)
 	}
-	return withoutZeros(d.Round(time.Second))
-}
-
-// withoutZeros formats 15m and 2h, where the standard library has 15m0s and 2h0m0s.
-func withoutZeros(d time.Duration) string {
-	text := d.String()
-	if strings.HasSuffix(text, "m0s") {
-		text = strings.TrimSuffix(text, "0s")
-	}
-	if strings.HasSuffix(text, "h0m") {
-		text = strings.TrimSuffix(text, "0m")
-	}
-	return text
-}
-
-// Exact formats a duration without rounding, as a person would write it: 30s, 1h30m, 7d, 1d12h.
-func Exact(d time.Duration) string {
-	const day = 24 * time.Hour
-	text := ""
-	if d >= day {
-		text, d = fmt.Sprintf("%dd", d/day), d%day
-		if d == 0 {
-			return text
-		}
-	}
-	return text + withoutZeros(d)
+	return written.WithoutZeros(d.Round(time.Second))
 }
 
 // Clock formats a time for people: RFC 3339 in local time, followed by its distance from now.

@@ -40,7 +40,7 @@ type Feeder[T any] struct {
 	From    int   // first line to take
 	Senders int   // batches that are sent concurrently
 
-	Parse     func(number int, line []byte, tooLong bool) (T, error) // never runs concurrently with End's report
+	Parse     func(number int, line []byte, tooLong bool) (T, error) // never runs concurrently with Finish's report
 	Send      func(context.Context, []T) []error                     // returns an error, or nil, for each item
 	Duplicate func(T, error) string                                  // text to print for a duplicate; "" prints nothing
 
@@ -81,7 +81,7 @@ func Open(in io.Reader, name string) (lines *ndjson.Reader, size int64, done fun
 // Run reads in one goroutine and sends in others. It ends at the first error that concerns more than one line.
 func (f *Feeder[T]) Run(ctx context.Context) error {
 	f.progress, f.batches, f.inFlight = term.NewProgress(f.Output.Err, "lines"), make(chan batch[T]), map[int]bool{}
-	reading, stop := context.WithCancelCause(ctx)
+	runCtx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	var senders sync.WaitGroup
 	for range f.Senders {
@@ -96,23 +96,23 @@ func (f *Feeder[T]) Run(ctx context.Context) error {
 						stop(err)
 						return
 					}
-				case <-reading.Done():
+				case <-runCtx.Done():
 					return
 				}
 			}
 		})
 	}
-	read := make(chan error, 1)
-	go func() { // after a stop it may still wait for standard input
+	readErr := make(chan error, 1)
+	go func() { // Run does not wait for this goroutine after a stop, because it may hang in a read of standard input
 		defer close(f.batches)
-		read <- f.read(reading)
+		readErr <- f.read(runCtx)
 	}()
 	senders.Wait()
 	f.progress.Clear()
-	if err := context.Cause(reading); err != nil {
+	if err := context.Cause(runCtx); err != nil {
 		return err
 	}
-	return <-read
+	return <-readErr
 }
 
 // read parses lines into batches until the file or ctx ends. It sends a batch when the batch is full, or when no
@@ -187,11 +187,9 @@ func (f *Feeder[T]) countResults(b batch[T], results []error) error {
 			f.Taken++
 		case errors.Is(err, bridge.ErrNotDurable),
 			errors.Is(err, bridge.ErrDuplicate) && errors.Is(err, bridge.ErrUnavailable):
-			// The message is stored, but its durability is not confirmed: the run stops, and a repeat of the line
-			// waits again.
-			if f.firstUnknown == 0 || line < f.firstUnknown {
-				f.firstUnknown, f.unknownErr = line, err
-			}
+			// The message is stored, but its durability is not confirmed. The run stops. If the line is sent again, the
+			// call waits for its durability again.
+			f.noteUnknown(line, err)
 			if errors.Is(err, bridge.ErrDuplicate) {
 				f.Duplicates++
 			} else {
@@ -204,13 +202,20 @@ func (f *Feeder[T]) countResults(b batch[T], results []error) error {
 			}
 		case errors.Is(err, bridge.ErrInvalid):
 			f.refuse(line, err)
-		case f.firstUnknown == 0 || line < f.firstUnknown:
-			f.firstUnknown, f.unknownErr = line, err
+		default:
+			f.noteUnknown(line, err)
 		}
 	}
 	delete(f.inFlight, b.lines[0])
 	f.progress.Show(f.Taken+f.Duplicates+f.Refused, b.share)
 	return f.unknownErr
+}
+
+// noteUnknown notes a line whose result is unknown. It keeps the first such line of the file.
+func (f *Feeder[T]) noteUnknown(line int, err error) {
+	if f.firstUnknown == 0 || line < f.firstUnknown {
+		f.firstUnknown, f.unknownErr = line, err
+	}
 }
 
 // MostRefusals is how many refusals are printed. A file in another format would otherwise print one for each line.
@@ -232,29 +237,29 @@ func (f *Feeder[T]) say(line int, text string) {
 	f.Output.Note("line %d: %s", line, text)
 }
 
-// End reports the result of a run. err is the error that stopped it early, or nil. report prints the counts, and the
-// line to continue from unless it is 0.
-func (f *Feeder[T]) End(err error, report func(goOn int) error) error {
-	const how = "stopped: go on with --from-line %d, or with the whole file again (what was taken is not taken twice)"
+// Finish reports the result of a run, and returns the error of the command. runErr is the error of Run. report prints
+// the counts, and the line to continue from unless it is 0.
+func (f *Feeder[T]) Finish(runErr error, report func(resumeLine int) error) error {
+	const stopped = "stopped: go on with --from-line %d, or with the whole file again (no line is taken twice)"
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	goOn := f.firstUnknown
-	if goOn == 0 && errors.Is(err, context.Canceled) {
-		goOn = max(f.LastRead+1, f.From)
-		for first := range f.inFlight {
-			goOn = min(goOn, first)
+	resumeLine := f.firstUnknown
+	if resumeLine == 0 && errors.Is(runErr, context.Canceled) {
+		resumeLine = max(f.LastRead+1, f.From)
+		for firstOfBatch := range f.inFlight {
+			resumeLine = min(resumeLine, firstOfBatch)
 		}
 	}
-	printed := report(goOn)
+	printed := report(resumeLine)
 	switch {
 	case f.firstUnknown > 0:
-		return fmt.Errorf(how+": %w", goOn, f.unknownErr)
-	case goOn > 0:
-		f.Output.Note(how, goOn)
-	case err == nil:
+		return fmt.Errorf(stopped+": %w", resumeLine, f.unknownErr)
+	case resumeLine > 0:
+		f.Output.Note(stopped, resumeLine)
+	case runErr == nil:
 		return printed
 	}
-	return err
+	return runErr
 }
 
 // DedupWindow is the dedup window of messages from a file. --dedup overrides it.

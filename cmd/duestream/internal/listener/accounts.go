@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-const minPassword = 12 // bytes: nothing else slows down guessing
+const minPassword = 12 // bytes; the length is the only protection against guessing
 
 // Accounts maps names to the SHA-256 of their passwords, for HTTP basic authentication. With nil Accounts, everybody
 // who reaches the address is let in.
@@ -28,7 +28,7 @@ func ReadAccounts(path string) (Accounts, error) {
 	defer file.Close()
 	all := Accounts{}
 	lines := bufio.NewScanner(file)
-	for at := 1; lines.Scan(); at++ {
+	for number := 1; lines.Scan(); number++ {
 		line := strings.TrimSuffix(lines.Text(), "\r")
 		if strings.TrimSpace(line) == "" || line[0] == '#' {
 			continue
@@ -37,9 +37,9 @@ func ReadAccounts(path string) (Accounts, error) {
 		switch _, twice := all[name]; {
 		case name == "" || len(password) < minPassword:
 			return nil, fmt.Errorf("file of accounts %s: line %d: must be name:password, with a password of at least %d bytes",
-				path, at, minPassword)
+				path, number, minPassword)
 		case twice:
-			return nil, fmt.Errorf("file of accounts %s: line %d: account %q stands there twice", path, at, name)
+			return nil, fmt.Errorf("file of accounts %s: line %d: account %q stands there twice", path, number, name)
 		}
 		all[name] = sha256.Sum256([]byte(password))
 	}
@@ -52,15 +52,25 @@ func ReadAccounts(path string) (Accounts, error) {
 	return all, nil
 }
 
-// know reports whether name has this password. An unknown name takes as long as a wrong password.
-func (a Accounts) know(name, password string) bool {
-	want, there := a[name]
+// accept reports whether name has this password. An unknown name takes as long as a wrong password.
+func (a Accounts) accept(name, password string) bool {
+	want, known := a[name]
 	got := sha256.Sum256([]byte(password))
-	return subtle.ConstantTimeCompare(want[:], got[:]) == 1 && there
+	return subtle.ConstantTimeCompare(want[:], got[:]) == 1 && known
 }
 
-// Guard lets a request reach next only with an account. The open paths need no account. Guard also refuses requests
-// that somebody else may have sent through a trusted browser or proxy:
+// Open tells which paths Guard opens.
+type Open struct {
+	// Paths need no account and answer proxies, as probes of health must.
+	Paths []string
+
+	// Free reports whether Guard lets all requests to a path through, because the handler of the path has a login of its
+	// own, and itself refuses requests of foreign pages. The path is that of http.Request.URL. nil = no path.
+	Free func(path string) bool
+}
+
+// Guard lets a request reach next only with an account, unless its path is open. Guard also refuses requests that
+// somebody else may have sent through a trusted browser or proxy:
 //
 //   - A request that changes something must not come from a web page. A page can make a browser send requests to
 //     addresses that the page's own server does not reach.
@@ -68,17 +78,22 @@ func (a Accounts) know(name, password string) bool {
 //     its own (DNS rebinding).
 //   - Without accounts, requests from a proxy reach only the open paths. The proxy may run on this machine, but its
 //     clients do not.
-func (a Accounts) Guard(next http.Handler, open ...string) http.Handler {
+func (a Accounts) Guard(next http.Handler, open Open) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if open.Free != nil && open.Free(r.URL.Path) {
+			next.ServeHTTP(w, r)
+			return
+		}
+		hasAccounts, isOpen := a != nil, slices.Contains(open.Paths, r.URL.Path)
 		changes := r.Method != http.MethodGet && r.Method != http.MethodHead
-		ofPage := len(r.Header.Values("Origin"))+len(r.Header.Values("Sec-Fetch-Site")) > 0
+		fromPage := len(r.Header.Values("Origin"))+len(r.Header.Values("Sec-Fetch-Site")) > 0
 		switch name, password, _ := r.BasicAuth(); {
-		case a != nil && !slices.Contains(open, r.URL.Path) && !a.know(name, password):
+		case hasAccounts && !isOpen && !a.accept(name, password):
 			w.Header().Set("WWW-Authenticate", `Basic realm="duestream", charset="UTF-8"`)
 			http.Error(w, "an account of this address is needed", http.StatusUnauthorized)
-		case a == nil && !slices.Contains(open, r.URL.Path) && passedOn(r.Header):
+		case !hasAccounts && !isOpen && isForwarded(r.Header):
 			http.Error(w, "without accounts (--admin-accounts-file) this address answers no proxy", http.StatusForbidden)
-		case changes && ofPage, a == nil && !byNumber(r.Host):
+		case changes && fromPage, !hasAccounts && !isAddress(r.Host):
 			http.Error(w, "not from a page of a browser", http.StatusForbidden)
 		default:
 			next.ServeHTTP(w, r)
@@ -91,8 +106,8 @@ func (a Accounts) Guard(next http.Handler, open ...string) http.Handler {
 var proxyHeaders = []string{"Forwarded", "Via", "X-Forwarded", "X-Real-Ip", "X-Client-Ip", "X-Cluster-Client-Ip",
 	"X-Original-Forwarded-For", "True-Client-Ip", "Cf-Connecting-Ip", "Fly-Client-Ip", "Cdn-Loop"}
 
-// passedOn reports whether a proxy forwarded the request.
-func passedOn(h http.Header) bool {
+// isForwarded reports whether a proxy forwarded the request.
+func isForwarded(h http.Header) bool {
 	for name := range h {
 		if slices.Contains(proxyHeaders, name) || strings.HasPrefix(name, "X-Forwarded-") {
 			return true
@@ -101,8 +116,8 @@ func passedOn(h http.Header) bool {
 	return false
 }
 
-// byNumber reports whether a host is an IP address or localhost. Any other name could be DNS rebinding.
-func byNumber(host string) bool {
+// isAddress reports whether a host is an IP address or localhost. Any other name could be DNS rebinding.
+func isAddress(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
 	}

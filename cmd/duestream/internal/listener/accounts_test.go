@@ -9,6 +9,7 @@ import (
 	"testing"
 )
 
+// accounts writes a file of accounts and reads it.
 func accounts(t *testing.T, text string) (Accounts, error) {
 	path := filepath.Join(t.TempDir(), "accounts")
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
@@ -17,10 +18,11 @@ func accounts(t *testing.T, text string) (Accounts, error) {
 	return ReadAccounts(path)
 }
 
+// A file with a bad line is refused as a whole. The error names the line, and never shows a password.
 func TestAFileOfAccountsIsReadWholeOrNotAtAll(t *testing.T) {
 	all, err := accounts(t, "# ours\n\nana:correct horse\r\nbo:with:colons:in it\n")
-	if err != nil || len(all) != 2 || !all.know("ana", "correct horse") || !all.know("bo", "with:colons:in it") ||
-		all.know("ana", "") || all.know("cy", "correct horse") || all.know("", "") {
+	if err != nil || len(all) != 2 || !all.accept("ana", "correct horse") || !all.accept("bo", "with:colons:in it") ||
+		all.accept("ana", "") || all.accept("cy", "correct horse") || all.accept("", "") {
 		t.Error(all, err)
 	}
 	for text, says := range map[string]string{"": "no account", "#\n": "no account", "ana:short\n": "line 1: must be",
@@ -35,7 +37,9 @@ func TestAFileOfAccountsIsReadWholeOrNotAtAll(t *testing.T) {
 	}
 }
 
-// A caller without an account gets no data, and a web page can change nothing, whoever opens it.
+// With accounts, a request needs one. Without accounts, Guard refuses a host that is a name (DNS rebinding) and a
+// request that a proxy has forwarded. A web page (Origin, Sec-Fetch-Site) can change nothing. /healthz is open to all,
+// and Guard lets through whatever is below /free/. The guarded handler answers 418.
 func TestAGuardLetsInWhoMay(t *testing.T) {
 	all, err := accounts(t, "ana:correct horse")
 	if err != nil {
@@ -46,7 +50,7 @@ func TestAGuardLetsInWhoMay(t *testing.T) {
 		accounts       Accounts
 		method, target string
 		name, password string
-		headers        string
+		header         string // a header that the request has
 		want           int
 	}{
 		{nil, "GET", "http://127.0.0.1:1/x", "", "", "", http.StatusTeapot},
@@ -80,16 +84,28 @@ func TestAGuardLetsInWhoMay(t *testing.T) {
 		{nil, "GET", "http://127.0.0.1/x", "", "", "X-Request-ID", http.StatusTeapot},
 		{nil, "GET", "http://127.0.0.1/healthz", "", "", "X-Forwarded-For", http.StatusTeapot},
 		{all, "GET", "http://h/healthz/x", "", "", "", http.StatusUnauthorized},
+		{all, "GET", "http://h/free/x", "", "", "", http.StatusTeapot},
+		{all, "POST", "http://h/free/x", "", "", "Origin", http.StatusTeapot},
+		{nil, "POST", "http://ops.example/free/x", "", "", "X-Forwarded-For", http.StatusTeapot},
+		{all, "GET", "http://h/free", "", "", "", http.StatusUnauthorized},
+		{all, "GET", "http://h/freedom", "", "", "", http.StatusUnauthorized},
+		{all, "GET", "http://h/x/free/", "", "", "", http.StatusUnauthorized},
+		{all, "GET", "http://h//free/x", "", "", "", http.StatusUnauthorized},
+		{all, "GET", "http://h/./free/x", "", "", "", http.StatusUnauthorized},
+		{all, "GET", "http://h/Free/x", "", "", "", http.StatusUnauthorized},
+		{nil, "GET", "http://127.0.0.1/freedom", "", "", "X-Forwarded-For", http.StatusForbidden},
 	} {
+		open := Open{Paths: []string{"/healthz"},
+			Free: func(path string) bool { return strings.HasPrefix(path, "/free/") }}
 		r := httptest.NewRequest(c.method, c.target, nil)
 		if c.name != "" {
 			r.SetBasicAuth(c.name, c.password)
 		}
-		if c.headers != "" {
-			r.Header.Set(c.headers, "null")
+		if c.header != "" {
+			r.Header.Set(c.header, "null")
 		}
 		w := httptest.NewRecorder()
-		if c.accounts.Guard(next, "/healthz").ServeHTTP(w, r); w.Code != c.want ||
+		if c.accounts.Guard(next, open).ServeHTTP(w, r); w.Code != c.want ||
 			(w.Code == http.StatusUnauthorized) != (w.Header().Get("WWW-Authenticate") != "") {
 			t.Errorf("%+v: %d", c, w.Code)
 		}

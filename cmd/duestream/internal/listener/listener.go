@@ -17,7 +17,7 @@ import (
 
 // Limits on clients.
 const (
-	maxConns     = 64
+	maxConns     = 64 // unless Options say otherwise
 	maxHeader    = 16 << 10
 	readTimeout  = 5 * time.Second
 	writeTimeout = 30 * time.Second // a handler that takes longer extends it with http.ResponseController
@@ -25,22 +25,28 @@ const (
 	closeTimeout = time.Second
 )
 
-// Listener answers HTTP requests on one address. Its methods are safe for concurrent use. The methods of a nil
-// Listener do nothing.
+// Listener answers HTTP requests on one address. Call Handle first, then Serve, once. Addr may be called at any time,
+// and Close when Serve has returned, or without Serve; both are safe for concurrent use. The methods of a nil Listener
+// do nothing.
 type Listener struct {
 	mux    *http.ServeMux
 	server *http.Server
 	socket net.Listener
 	log    *slog.Logger
 	what   string
+	conns  int           // limit of open connections
 	served chan struct{} // closed when the server takes no more connections; nil before Serve
 }
 
 // Options configure a Listener. The zero value is for metrics and health.
 type Options struct {
 	What string                          // purpose, for log lines
-	Wrap func(http.Handler) http.Handler // wraps the handler of all requests; nil = nothing
-	TLS  *tls.Config                     // nil: no TLS
+	Wrap func(http.Handler) http.Handler // wraps the handler of all requests; may be nil
+	TLS  *tls.Config                     // nil for plain HTTP
+
+	// Connections limits the open connections. Further ones wait to be accepted. Default 64. A handler that keeps
+	// connections open, such as one that streams, needs more, because each of its clients uses one.
+	Connections int
 }
 
 // Listen listens on an address, "host:port". Connections wait until Serve is called. For an empty address it returns
@@ -59,7 +65,8 @@ func ListenWith(addr string, log *slog.Logger, o Options) (*Listener, error) {
 		return nil, fmt.Errorf("listen on %s: %w", addr, err)
 	}
 	base, cancel := context.WithCancel(context.Background())
-	l := &Listener{mux: http.NewServeMux(), socket: socket, log: log, what: cmp.Or(o.What, "metrics and health")}
+	l := &Listener{mux: http.NewServeMux(), socket: socket, log: log, what: cmp.Or(o.What, "metrics and health"),
+		conns: cmp.Or(o.Connections, maxConns)}
 	var handler http.Handler = l.mux
 	if o.Wrap != nil {
 		handler = o.Wrap(handler)
@@ -83,7 +90,7 @@ func (l *Listener) Serve() {
 	l.served = served
 	go func() {
 		defer close(served)
-		err := Answer(l.server, Limit(l.socket, maxConns))
+		err := Answer(l.server, Limit(l.socket, l.conns))
 		if !errors.Is(err, http.ErrServerClosed) {
 			l.log.Error("the listener for "+l.what+" ended", slog.Any("error", err))
 		}
@@ -114,7 +121,7 @@ func (l *Listener) Addr() string {
 	return l.socket.Addr().String()
 }
 
-// Close stops taking requests. Requests in flight get one second to end; then their connections are closed.
+// Close stops taking requests. Requests in flight get one second to end. After that their connections are closed.
 func (l *Listener) Close() {
 	if l == nil {
 		return

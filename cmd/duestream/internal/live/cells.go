@@ -12,27 +12,29 @@ import (
 
 // This file formats the values that top shows.
 
-func some(n int64, s term.Style) term.Style {
+// styleIfSome returns the style for a number, and Plain if the number is 0.
+func styleIfSome(n int64, s term.Style) term.Style {
 	if n > 0 {
 		return s
 	}
 	return term.Plain
 }
 
-func deref[T any](p *T) (v T) {
+// orZero returns the value behind a pointer, or the zero value for nil.
+func orZero[T any](p *T) (v T) {
 	if p != nil {
 		v = *p
 	}
 	return v
 }
 
-// left and right return a text that is padded or cut to a width.
-func left(text string, width int) string {
+// alignLeft and alignRight return a text that is padded or cut to a width.
+func alignLeft(text string, width int) string {
 	text = human.OneLine(text, max(1, width))
 	return text + strings.Repeat(" ", width-utf8.RuneCountInString(text))
 }
 
-func right(text string, width int) string {
+func alignRight(text string, width int) string {
 	text = human.OneLine(text, max(1, width))
 	return strings.Repeat(" ", width-utf8.RuneCountInString(text)) + text
 }
@@ -60,7 +62,7 @@ func compact(n float64) string {
 	return "many"
 }
 
-// perSecond formats a rate; nil is unknown.
+// perSecond formats a rate. An unknown rate is nil.
 func perSecond(rate *float64) string {
 	switch {
 	case rate == nil:

@@ -22,7 +22,7 @@ type span struct {
 
 type line []span
 
-// text returns the painted line, cut to width; 0 = not cut. A line that was cut ends in "…".
+// text returns the painted line, cut to width. A line that was cut ends in "…". If width is 0, nothing is cut.
 func (l line) text(width int, p term.Paint) string {
 	total := 0
 	for _, s := range l {
@@ -45,27 +45,27 @@ func (l line) text(width int, p term.Paint) string {
 	return b.String()
 }
 
-// bodyLine is the line of a queue or of one of its groups.
+// bodyLine is the line of a queue, or a line below it: a group or a note.
 type bodyLine struct {
 	line  line
 	queue string
-	group bool
+	below bool // the line stands below the line of its queue
 }
 
 // Frame draws the state for a terminal of a given size. Height 0 means as many lines as needed, width 0 as wide as
-// needed. most is how many lines it can scroll.
-func (s *State) Frame(width, height int, p term.Paint) (lines []string, most int) {
-	top, foot := s.head(width), s.foot()
+// needed. maxOffset is the number of lines by which the frame can be scrolled.
+func (s *State) Frame(width, height int, p term.Paint) (lines []string, maxOffset int) {
+	head, foot := s.head(width), s.foot()
 	nameWidth := s.nameWidth(width)
-	top = append(top, columns(nameWidth, "QUEUE", queueColumns), columns(nameWidth, "  GROUP", groupColumns))
+	head = append(head, titleLine(nameWidth, "QUEUE", queueColumns), titleLine(nameWidth, "  GROUP", groupColumns))
 	body := s.body(nameWidth)
 	shown, offset := len(body), 0
-	if room := max(1, height-len(top)-len(foot)); height > 0 && len(body) > room {
+	if room := max(1, height-len(head)-len(foot)); height > 0 && len(body) > room {
 		shown = max(1, room-1) // one line of the room says how much is left out
-		most = len(body) - shown
-		offset = min(max(0, s.offset), most)
+		maxOffset = len(body) - shown
+		offset = min(max(0, s.offset), maxOffset)
 	}
-	all := top
+	all := head
 	for _, b := range body[offset : offset+shown] {
 		all = append(all, b.line)
 	}
@@ -81,38 +81,38 @@ func (s *State) Frame(width, height int, p term.Paint) (lines []string, most int
 	for _, l := range append(all, foot...) {
 		lines = append(lines, strings.TrimRight(l.text(width, p), " "))
 	}
-	return lines, most
+	return lines, maxOffset
 }
 
 // leftOut describes how many queues and groups of the body are not shown.
 func leftOut(body []bodyLine, offset, shown int) string {
-	count := func(lines []bodyLine, group bool) (n int) {
+	queues := func(lines []bodyLine) (n int) {
 		for _, b := range lines {
-			if b.group == group {
+			if !b.below {
 				n++
 			}
 		}
 		return n
 	}
-	more := func(n int, what string) string {
+	more := func(n int, noun string) string {
 		if n != 1 {
-			what += "s"
+			noun += "s"
 		}
-		return fmt.Sprintf("%d more %s", n, what)
+		return fmt.Sprintf("%d more %s", n, noun)
 	}
 	var parts []string
-	above, below := body[:offset], body[offset+shown:]
-	if n := count(above, false); n > 0 {
+	above, under := body[:offset], body[offset+shown:]
+	if n := queues(above); n > 0 {
 		parts = append(parts, more(n, "queue")+" above")
 	}
-	cut := 0 // hidden groups of the last queue that is shown
-	for cut < len(below) && below[cut].group {
-		cut++
+	groups := 0 // hidden groups of the last queue that is shown
+	for groups < len(under) && under[groups].below {
+		groups++
 	}
-	if cut > 0 {
-		parts = append(parts, more(cut, "group")+" of "+below[0].queue)
+	if groups > 0 {
+		parts = append(parts, more(groups, "group")+" of "+under[0].queue)
 	}
-	if n := count(below, false); n > 0 {
+	if n := queues(under); n > 0 {
 		parts = append(parts, more(n, "queue"))
 	}
 	if len(parts) == 0 {
@@ -130,29 +130,33 @@ func (s *State) head(width int) []line {
 	title = withClock(title, s.Now.Format(time.TimeOnly), width)
 	lines := []line{title}
 	if s.server.Servers > 0 {
-		used := fmt.Sprintf("memory %s", size(s.server.UsedMemory))
-		look := term.Plain
-		if s.server.MaxMemory > 0 {
-			used += " of " + size(s.server.MaxMemory)
-			if s.server.UsedMemory > s.server.MaxMemory/10*9 {
-				look = term.Bad
-			}
-		}
-		rest := fmt.Sprintf("  clients %s  %s ops/s", human.Thousands(s.server.Clients), human.Thousands(s.server.OpsPerSecond))
-		if s.server.Servers > 1 {
-			rest += fmt.Sprintf("  %d servers", s.server.Servers)
-		}
-		lines = append(lines, line{{look, used}, {term.Plain, rest}})
+		lines = append(lines, serverLine(s.server))
 	}
 	lines = append(lines, s.bridgeLine())
-	if !s.since.IsZero() {
-		text := fmt.Sprintf("disconnected since %s (%s): %s", s.since.Format(time.TimeOnly),
-			human.Short(max(0, s.Now.Sub(s.since)).Truncate(time.Second)), s.reason)
+	if !s.lostAt.IsZero() {
+		text := fmt.Sprintf("disconnected since %s (%s): %s", s.lostAt.Format(time.TimeOnly),
+			human.Short(max(0, s.Now.Sub(s.lostAt)).Truncate(time.Second)), s.lostReason)
 		lines = append(lines, line{{term.Bad, human.OneLine(text, 400)}})
 	} else if len(s.advice) > 0 {
 		lines = append(lines, adviceLines(s.advice, width)...)
 	}
 	return lines
+}
+
+// serverLine shows the load of the server. Its memory is Bad above 90 % of maxmemory.
+func serverLine(server admin.ServerLoad) line {
+	memory, style := fmt.Sprintf("memory %s", size(server.UsedMemory)), term.Plain
+	if server.MaxMemory > 0 {
+		memory += " of " + size(server.MaxMemory)
+		if server.UsedMemory > server.MaxMemory/10*9 {
+			style = term.Bad
+		}
+	}
+	load := fmt.Sprintf("  clients %s  %s ops/s", human.Thousands(server.Clients), human.Thousands(server.OpsPerSecond))
+	if server.Servers > 1 {
+		load += fmt.Sprintf("  %d servers", server.Servers)
+	}
+	return line{{style, memory}, {term.Plain, load}}
 }
 
 // adviceLines shows the worst finding and the next step to take. The next step gets a line of its own if both do not
@@ -162,17 +166,16 @@ func adviceLines(advice []doctor.Finding, width int) []line {
 	if more := len(advice) - 1; more > 0 {
 		text = fmt.Sprintf("! (+%d: duestream doctor) ", more)
 	}
-	look := term.Alert
+	style := term.Alert
 	if worst.Severity == doctor.Error {
-		look = term.Bad
+		style = term.Bad
 	}
 	text += human.OneLine(worst.Line(), 400)
-	const next = " Next: "
-	at := strings.LastIndex(text, next)
-	if width <= 0 || utf8.RuneCountInString(text) <= width || at < 0 {
-		return []line{{{look, text}}}
+	nextStep := strings.LastIndex(text, " Next: ")
+	if width <= 0 || utf8.RuneCountInString(text) <= width || nextStep < 0 {
+		return []line{{{style, text}}}
 	}
-	return []line{{{look, text[:at]}}, {{look, " " + text[at:]}}}
+	return []line{{{style, text[:nextStep]}}, {{style, " " + text[nextStep:]}}}
 }
 
 // withClock puts the clock at the end of a line. The line is cut if both do not fit. Width 0 means that both always
@@ -181,7 +184,7 @@ func withClock(l line, clock string, width int) line {
 	room := width - len(clock) - 2
 	if width > 0 && room > 0 {
 		if text := l.text(0, false); utf8.RuneCountInString(text) > room {
-			l = line{l[0], {term.Plain, left(strings.TrimPrefix(text, l[0].text),
+			l = line{l[0], {term.Plain, alignLeft(strings.TrimPrefix(text, l[0].text),
 				max(1, room-utf8.RuneCountInString(l[0].text)))}}
 		}
 	}
@@ -201,11 +204,11 @@ func (s *State) bridgeLine() line {
 }
 
 func (s *State) foot() []line {
-	if !s.live {
+	if !s.hasKeys {
 		return nil
 	}
 	keys := line{{term.Faint, "q quit  s sort: "}, {term.Plain, s.sort}, {term.Faint, "  p pause  ↑↓ scroll  +/- every "},
-		{term.Plain, human.Short(s.every)}}
+		{term.Plain, human.Short(s.interval)}}
 	if s.paused {
 		keys = append(keys, span{term.Alert, "  PAUSED"})
 	}
@@ -223,10 +226,18 @@ var queueColumns = []column{{"SCHED", 6}, {"OVERDUE", 7}, {"READY", 6}, {"IN/S",
 
 var groupColumns = []column{{"LAG", 6}, {"PENDING", 7}, {"HELD", 6}, {"WORKERS", 7}, {"RETRY", 6}, {"DONE/S", 6}}
 
-func columns(nameWidth int, name string, all []column) line {
-	l := line{{term.Strong, left(name, nameWidth)}}
-	for _, c := range all {
-		l = append(l, span{term.Strong, " " + right(c.title, c.width)})
+func titleLine(nameWidth int, name string, columns []column) line {
+	l := line{{term.Strong, alignLeft(name, nameWidth)}}
+	for _, c := range columns {
+		l = append(l, span{term.Strong, " " + alignRight(c.title, c.width)})
+	}
+	return l
+}
+
+// withCells adds a cell for each column to a line.
+func (l line) withCells(columns []column, cells []span) line {
+	for i, c := range cells {
+		l = append(l, span{term.Plain, " "}, span{c.style, alignRight(c.text, columns[i].width)})
 	}
 	return l
 }
@@ -269,31 +280,9 @@ func queueTitle(q admin.QueueSample) string {
 func (s *State) body(nameWidth int) []bodyLine {
 	var all []bodyLine
 	for _, q := range s.sorted() {
-		title := term.Plain
-		if q.Held {
-			title = term.Alert
-		}
-		l := line{{title, left(queueTitle(q), nameWidth)}}
-		rates := admin.QueueRates{}
-		if q.PerSecond != nil {
-			rates = *q.PerSecond
-		}
-		cells := []span{
-			{term.Plain, count(q.Scheduled, false)}, {some(q.Overdue, term.Alert), count(q.Overdue, false)},
-			{term.Plain, count(q.Ready, q.ReadyApprox)},
-			{term.Plain, perSecond(rates.In)}, {term.Plain, perSecond(rates.Out)}, {term.Plain, perSecond(rates.Done)},
-			{some(q.Overdue, term.Alert), lateness(q.Behind, q.Overdue > 0)},
-			{term.Plain, lateness(deref(q.Late), q.Late != nil)}, {some(q.Dead, term.Bad), count(q.Dead, false)},
-		}
-		for i, c := range cells {
-			l = append(l, span{term.Plain, " "}, span{c.style, right(c.text, queueColumns[i].width)})
-		}
-		if q.Err != nil { // unread queue: the cells are not its figures
-			l = l[:1]
-		}
-		all = append(all, bodyLine{l, q.Queue, false})
-		note := func(look term.Style, text string) {
-			all = append(all, bodyLine{line{{look, "  " + text}}, q.Queue, true})
+		all = append(all, bodyLine{queueLine(q, nameWidth), q.Queue, false})
+		note := func(style term.Style, text string) {
+			all = append(all, bodyLine{line{{style, "  " + text}}, q.Queue, true})
 		}
 		if q.Err != nil {
 			note(term.Bad, "! "+human.OneLine(q.Err.Error(), 200))
@@ -312,8 +301,29 @@ func (s *State) body(nameWidth int) []bodyLine {
 	return all
 }
 
+// queueLine shows the title and the figures of a queue, or only the title if the queue could not be read.
+func queueLine(q admin.QueueSample, nameWidth int) line {
+	titleStyle := term.Plain
+	if q.Held {
+		titleStyle = term.Alert
+	}
+	l := line{{titleStyle, alignLeft(queueTitle(q), nameWidth)}}
+	if q.Err != nil {
+		return l
+	}
+	rates := orZero(q.PerSecond)
+	return l.withCells(queueColumns, []span{
+		{term.Plain, count(q.Scheduled, false)}, {styleIfSome(q.Overdue, term.Alert), count(q.Overdue, false)},
+		{term.Plain, count(q.Ready, q.ReadyApprox)},
+		{term.Plain, perSecond(rates.In)}, {term.Plain, perSecond(rates.Out)}, {term.Plain, perSecond(rates.Done)},
+		{styleIfSome(q.Overdue, term.Alert), lateness(q.Behind, q.Overdue > 0)},
+		{term.Plain, lateness(orZero(q.Late), q.Late != nil)},
+		{styleIfSome(q.Dead, term.Bad), count(q.Dead, false)},
+	})
+}
+
 func groupLine(g admin.GroupSample, nameWidth int) line {
-	workers, look := strconv.FormatInt(g.Alive, 10), term.Plain
+	workers, style := strconv.FormatInt(g.Alive, 10), term.Plain
 	switch {
 	case g.AliveApprox:
 		workers = "~" + workers
@@ -321,19 +331,16 @@ func groupLine(g admin.GroupSample, nameWidth int) line {
 		workers += "/" + strconv.FormatInt(g.Consumers, 10)
 	}
 	if g.Alive == 0 && g.Lag > 0 {
-		look = term.Alert
+		style = term.Alert
 	}
 	retrying := count(g.Retrying, false)
 	if g.RetryingMore {
 		retrying += "+"
 	}
-	l := line{{term.Plain, left("  "+human.OneLine(g.Name, 256), nameWidth)}}
-	for i, c := range []span{
-		{look, count(g.Lag, g.LagApprox)}, {term.Plain, count(g.Pending, false)},
-		{term.Plain, lateness(deref(g.OldestHeld), g.OldestHeld != nil)}, {look, workers},
+	l := line{{term.Plain, alignLeft("  "+human.OneLine(g.Name, 256), nameWidth)}}
+	return l.withCells(groupColumns, []span{
+		{style, count(g.Lag, g.LagApprox)}, {term.Plain, count(g.Pending, false)},
+		{term.Plain, lateness(orZero(g.OldestHeld), g.OldestHeld != nil)}, {style, workers},
 		{term.Plain, retrying}, {term.Plain, perSecond(g.Done)},
-	} {
-		l = append(l, span{term.Plain, " "}, span{c.style, right(c.text, groupColumns[i].width)})
-	}
-	return l
+	})
 }

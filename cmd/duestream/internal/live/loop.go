@@ -17,15 +17,14 @@ var intervals = []time.Duration{
 	30 * time.Second, time.Minute,
 }
 
-// press applies a key. It returns false for the key that quits. page is the number of visible lines, most how far
-// they can scroll.
-func (s *State) press(k term.Key, page, most int) bool {
-	at := slices.Index(Sorts, s.sort)
+// press applies a key. It returns false for the key that quits. page is the number of lines that a page key scrolls.
+// maxOffset is the number of lines by which the frame can be scrolled.
+func (s *State) press(k term.Key, page, maxOffset int) bool {
 	switch k {
 	case "quit":
 		return false
 	case "sort":
-		s.sort = Sorts[(at+1)%len(Sorts)]
+		s.sort = Sorts[(slices.Index(Sorts, s.sort)+1)%len(Sorts)]
 		s.offset = 0
 	case "pause":
 		s.paused = !s.paused
@@ -40,28 +39,28 @@ func (s *State) press(k term.Key, page, most int) bool {
 	case "home":
 		s.offset = 0
 	case "end":
-		s.offset = most
+		s.offset = maxOffset
 	case "slower":
-		if i := slices.IndexFunc(intervals, func(d time.Duration) bool { return d > s.every }); i >= 0 {
-			s.every = intervals[i]
+		if i := slices.IndexFunc(intervals, func(d time.Duration) bool { return d > s.interval }); i >= 0 {
+			s.interval = intervals[i]
 		}
 	case "faster":
 		for _, d := range slices.Backward(intervals) {
-			if d < s.every {
-				s.every = d
+			if d < s.interval {
+				s.interval = d
 				break
 			}
 		}
 	}
-	s.offset = min(max(0, s.offset), most)
+	s.offset = min(max(0, s.offset), maxOffset)
 	return true
 }
 
-// NoAnswer is how long a look may take before the frame reports that the server does not answer.
-const NoAnswer = 2 * time.Second
+// AnswerTimeout is how long a look may take before the frame reports that the server does not answer.
+const AnswerTimeout = 2 * time.Second
 
-// looked is the result of a look.
-type looked struct {
+// lookResult is a look, or the reason why it failed.
+type lookResult struct {
 	Look
 	err      error
 	panicked any
@@ -79,44 +78,44 @@ func (s *State) Show(
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 
-	s.live = true
+	s.hasKeys = true
 	s.Take(first)
-	page, most := 1, 0
-	looks := make(chan looked, 1)
-	begun, looking := time.Now(), false
+	page, maxOffset := 1, 0
+	results := make(chan lookResult, 1)
+	lookBegan, looking := time.Now(), false
 	draw := func() error {
 		s.Now = time.Now()
 		shown := *s
-		if looking && s.Now.Sub(begun) > NoAnswer {
-			shown.Lost(begun, context.DeadlineExceeded)
+		if looking && s.Now.Sub(lookBegan) > AnswerTimeout {
+			shown.Lost(lookBegan, context.DeadlineExceeded)
 		}
 		width, height := screen.Size()
 		var lines []string
-		lines, most = shown.Frame(width, height, paint)
-		page = max(1, height-6)
+		lines, maxOffset = shown.Frame(width, height, paint)
+		page = max(1, height-6) // about the lines that are left beside head and foot
 		return screen.Draw(lines)
 	}
-	start := func() {
+	startLook := func() {
 		if looking || s.paused {
 			return
 		}
-		begun, looking = time.Now(), true
+		lookBegan, looking = time.Now(), true
 		go func() {
-			var l looked
+			var r lookResult
 			defer func() {
-				l.panicked = recover() // a panic here would end the process before the terminal is restored
-				looks <- l
+				r.panicked = recover() // a panic here would end the process before the terminal is restored
+				results <- r
 			}()
-			l.Look, l.err = look(ctx)
+			r.Look, r.err = look(ctx)
 		}()
 	}
 	keys := screen.Keys(ctx)
 	resized, stop := term.Resizes()
 	defer stop()
-	next := time.NewTimer(s.every)
-	defer next.Stop()
-	second := time.NewTicker(time.Second)
-	defer second.Stop()
+	nextLook := time.NewTimer(s.interval)
+	defer nextLook.Stop()
+	redraw := time.NewTicker(time.Second) // the frame shows the time of day
+	defer redraw.Stop()
 	for {
 		if err := draw(); err != nil {
 			return err
@@ -128,28 +127,27 @@ func (s *State) Show(
 			if !ok {
 				return nil // the terminal is closed
 			}
-			paused := s.paused
-			if !s.press(k, page, most) {
+			if !s.press(k, page, maxOffset) {
 				return nil
 			}
-			if k == "slower" || k == "faster" || paused != s.paused {
-				next.Reset(max(0, time.Until(begun.Add(s.every))))
+			if k == "slower" || k == "faster" || k == "pause" {
+				nextLook.Reset(max(0, time.Until(lookBegan.Add(s.interval))))
 			}
 		case <-resized:
-		case <-second.C:
-		case l := <-looks:
+		case <-redraw.C:
+		case r := <-results:
 			looking = false
 			switch {
-			case l.panicked != nil:
-				panic(l.panicked)
-			case l.err != nil:
-				s.Lost(begun, l.err)
+			case r.panicked != nil:
+				panic(r.panicked)
+			case r.err != nil:
+				s.Lost(lookBegan, r.err)
 			default:
-				s.Take(l.Look)
+				s.Take(r.Look)
 			}
-			next.Reset(max(MinInterval/2, time.Until(begun.Add(s.every))))
-		case <-next.C:
-			start()
+			nextLook.Reset(max(MinInterval/2, time.Until(lookBegan.Add(s.interval))))
+		case <-nextLook.C:
+			startLook()
 		}
 	}
 }

@@ -35,22 +35,22 @@ type State struct {
 	queues        []admin.QueueSample
 	advice        []doctor.Finding
 
-	every  time.Duration
-	sort   string
-	offset int // number of lines that are scrolled away
-	paused bool
-	live   bool // on a terminal, with keys
+	interval time.Duration // between looks
+	sort     string
+	offset   int // number of lines that are scrolled away
+	paused   bool
+	hasKeys  bool // the frame is on a terminal, and its last line explains the keys
 
-	since  time.Time // when the server was lost; zero = connected
-	reason string
+	lostAt     time.Time // when the server was lost; zero while it answers
+	lostReason string
 }
 
 // Sorts are the orders of queues. All except name sort in descending order.
 var Sorts = []string{"name", "lag", "rate", "lateness"}
 
-// NewState returns the state before the first look. every is the interval between looks, order one of Sorts.
-func NewState(host, prefix string, every time.Duration, order string) *State {
-	return &State{Now: time.Now(), host: host, prefix: prefix, every: every, sort: order}
+// NewState returns the state before the first look. interval is the time between looks. order is one of Sorts.
+func NewState(host, prefix string, interval time.Duration, order string) *State {
+	return &State{Now: time.Now(), host: host, prefix: prefix, interval: interval, sort: order}
 }
 
 // Look is the result of one look.
@@ -62,20 +62,20 @@ type Look struct {
 	Advice        []doctor.Finding // worst first
 }
 
-// Take stores the result of a look. It also ends a lost connection.
+// Take stores the result of a look, and records that the server answers.
 func (s *State) Take(l Look) {
 	s.server, s.bridges, s.bridgesFailed, s.queues, s.advice = l.Server, l.Bridges, l.BridgesFailed, l.Queues, l.Advice
-	s.since, s.reason = time.Time{}, ""
+	s.lostAt, s.lostReason = time.Time{}, ""
 }
 
 // Lost records that a look failed. It keeps the time of the first failure in a row.
 func (s *State) Lost(at time.Time, err error) {
-	if s.since.IsZero() {
-		s.since = at
+	if s.lostAt.IsZero() {
+		s.lostAt = at
 	}
-	s.reason = err.Error()
+	s.lostReason = err.Error()
 	if errors.Is(err, context.DeadlineExceeded) {
-		s.reason = "the server does not answer"
+		s.lostReason = "the server does not answer"
 	}
 }
 
@@ -87,9 +87,10 @@ type Report struct {
 	Bridges      []heartbeat.Health `json:"bridges"`
 	Queues       []QueueReport      `json:"queues"`
 	Advice       []doctor.Finding   `json:"advice"`                 // worst first
-	Disconnected *Disconnected      `json:"disconnected,omitempty"` // then the rest is of the last good look
+	Disconnected *Disconnected      `json:"disconnected,omitempty"` // nil if the last look succeeded
 }
 
+// Disconnected is set while looks fail. The other fields of the report are of the last look that succeeded.
 type Disconnected struct {
 	Since int64  `json:"since_ms"`
 	Error string `json:"error"`
@@ -113,8 +114,8 @@ func (s *State) JSON() Report {
 		}
 		j.Queues = append(j.Queues, one)
 	}
-	if !s.since.IsZero() {
-		j.Disconnected = &Disconnected{s.since.UnixMilli(), s.reason}
+	if !s.lostAt.IsZero() {
+		j.Disconnected = &Disconnected{s.lostAt.UnixMilli(), s.lostReason}
 	}
 	return j
 }
@@ -130,10 +131,10 @@ func (s *State) sorted() []admin.QueueSample {
 			}
 		case "rate":
 			if q.PerSecond != nil {
-				w = deref(q.PerSecond.In) + deref(q.PerSecond.Out) + deref(q.PerSecond.Done)
+				w = orZero(q.PerSecond.In) + orZero(q.PerSecond.Out) + orZero(q.PerSecond.Done)
 			}
 		case "lateness":
-			w = float64(max(q.Behind, deref(q.Late)))
+			w = float64(max(q.Behind, orZero(q.Late)))
 		}
 		return w
 	}

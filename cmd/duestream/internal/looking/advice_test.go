@@ -19,6 +19,7 @@ type advised struct {
 	Advice []doctor.Finding `json:"advice"`
 }
 
+// codesOf returns the codes of findings, separated by spaces.
 func codesOf(advice []doctor.Finding) string {
 	var codes []string
 	for _, f := range advice {
@@ -27,7 +28,9 @@ func codesOf(advice []doctor.Finding) string {
 	return strings.Join(codes, " ")
 }
 
-// Stats and top name the fault and the next step in one line, in JSON too. They say nothing if all is in order.
+// Stats and top name the fault and the next step in one line, in JSON too. They say nothing if all is in order. Each
+// stage spoils a queue q with group g and a live bridge by do, and expects one finding with its code and a part of its
+// text.
 func TestStatsAndTopSayWhatIsWrongInOneLine(t *testing.T) {
 	t.Parallel()
 	for _, stage := range []struct {
@@ -52,14 +55,15 @@ func TestStatsAndTopSayWhatIsWrongInOneLine(t *testing.T) {
 			c.Do("XGROUP", "DESTROY", c.Key("q", "stream"), "g")
 			c.Do("XADD", c.Key("q", "stream"), "*", "id", "a", "payload", "")
 		}},
-		{"D402", "q, group h: 3 entries wait, the oldest for 1m", func(c *clitest.CLI) { // no worker ever served it
+		// No worker ever read for group h.
+		{"D402", "q, group h: 3 entries wait, the oldest for 1m", func(c *clitest.CLI) {
 			for i := range 3 {
 				c.Do("XADD", c.Key("q", "stream"), c.Milliseconds(-90*time.Second)+fmt.Sprint("-", i+1), "id", "a", "payload", "")
 			}
 			c.Do("XREADGROUP", "GROUP", "g", "c", "STREAMS", c.Key("q", "stream"), ">")
 			c.Do("XGROUP", "CREATE", c.Key("q", "stream"), "h", "0")
 		}},
-		// its worker died
+		// The worker that holds the entry died an hour ago.
 		{"D407", "q, group g: 1 entry is pending, the oldest without a sign of life for 1h0m", func(c *clitest.CLI) {
 			c.OK("queue", "set", "q", "--create", "visibility_timeout=100ms")
 			added := c.Do("XADD", c.Key("q", "stream"), "*", "id", "a", "payload", "")
@@ -78,7 +82,8 @@ func TestStatsAndTopSayWhatIsWrongInOneLine(t *testing.T) {
 			c.Do("XGROUP", "CREATE", c.Key("q", "stream"), "g", "0", "MKSTREAM")
 			beat(c)
 			stage.do(c)
-			redistest.Eventually(t, clitest.Patience, func() (bool, string) { // a server that just started gets some seconds
+			// Wait, because the advice spares a server that has just started.
+			redistest.Eventually(t, clitest.Patience, func() (bool, string) {
 				var all []advised
 				c.JSON(&all, "stats")
 				return len(all) == 1 && codesOf(all[0].Advice) == stage.code, fmt.Sprintf("%+v", all)
@@ -98,7 +103,8 @@ func TestStatsAndTopSayWhatIsWrongInOneLine(t *testing.T) {
 	}
 }
 
-// Every command that looks warns of a server that may evict queues, also with --watch.
+// Stats and top warn of a server that may evict queues, also with --watch. In the first line of the watch, D102 is that
+// warning, and D201 says that no bridge is alive.
 func TestAdviceNamesAServerThatEvicts(t *testing.T) {
 	t.Parallel()
 	c := clitest.NewOn(t, redistest.Own(t, "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"))
@@ -121,7 +127,8 @@ func TestAdviceNamesAServerThatEvicts(t *testing.T) {
 	}
 }
 
-// Stats count the advice that does not fit.
+// Stats print at most MaxAdvice lines of advice, and one line with the number of the others. Here each of nine queues
+// has an entry and no group, and no bridge is alive.
 func TestStatsCountTheAdviceThatTheyLeaveOut(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)
@@ -131,7 +138,7 @@ func TestStatsCountTheAdviceThatTheyLeaveOut(t *testing.T) {
 		c.Do("XADD", c.Key(queue, "stream"), "*", "id", "a", "payload", "")
 	}
 	out := c.OK("stats")
-	if strings.Count(out, "\n! ") != looking.MostAdvice+1 ||
+	if strings.Count(out, "\n! ") != looking.MaxAdvice+1 ||
 		!strings.Contains(out, "\n! and 5 more. Next: duestream doctor\n") {
 		t.Error(out)
 	}

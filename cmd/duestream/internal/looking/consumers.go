@@ -21,16 +21,18 @@ func Consumers(a *cli.App) *cobra.Command {
 		Short: "List the consumers of a queue's groups",
 		Long: `Lists the consumers of each group, over all partitions.
 
-  PENDING   entries that it holds       OLDEST    the one that it neglects most was last delivered or extended
-  IDLE      last sign of life           INACTIVE  last given an entry (by Redis 7.2 and later)
-  SEEN      alive: its last sign of life is younger than the visibility timeout; gone? if not
+  PENDING   entries that the consumer holds
+  OLDEST    longest time since one of these entries was delivered or extended
+  IDLE      time since the consumer's last sign of life
+  INACTIVE  time since the consumer last got an entry (Redis 7.2 and later)
+  SEEN      alive if IDLE is below the visibility timeout, else gone?
 
-Before Redis 7.2 a read that finds nothing is no sign of life: there, a consumer without
-work looks gone. What one that is gone holds is reclaimed by a bridge, and the consumer
-itself is deleted once it was idle for an hour.`,
+Before Redis 7.2 a read that finds nothing is no sign of life, so a consumer without
+work looks gone. A bridge reclaims the entries of a consumer that is gone, and deletes
+the consumer after it has been idle for an hour.`,
 		Example: "  duestream consumers emails\n  duestream consumers emails --group mailer --json",
 	}
-	cli.GroupFlag(cmd, &group, "of this group")
+	cli.GroupFlag(cmd, &group, "only consumers of this group")
 	return a.WithKnownQueues(cmd, cli.GroupCheck(&group), func(ctx context.Context, op *admin.Admin, args []string) error {
 		list, err := op.Consumers(ctx, args[0], group)
 		if err != nil {
@@ -60,7 +62,7 @@ func listConsumers(a *cli.App, all []admin.Consumer) error {
 		list.Add(m, human.OneLine(m.Group, 40), human.OneLine(m.Consumer, 60), strconv.FormatInt(m.Pending, 10), oldest,
 			human.Short(time.Duration(m.Idle)), inactive, seen)
 	}
-	err := list.End("no consumers")
+	err := list.Finish("no consumers")
 	if approx {
 		fmt.Fprintln(a.Text(), "(≥: only the oldest 10,000 entries of the group were looked at, per partition)")
 	}

@@ -23,9 +23,9 @@ import (
 )
 
 type doctorOptions struct {
-	quick, repair, dry bool
-	severity           string
-	least              doctor.Severity
+	quick, repair, dryRun bool
+	severityFlag          string
+	minSeverity           doctor.Severity // lowest severity that makes the command fail
 }
 
 // Doctor returns the command doctor.
@@ -34,35 +34,37 @@ func Doctor(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor [<queue>...]",
 		Short: "Check the server's settings, and that all queues are in order",
-		Long: `Looks at the settings of the server, and at everything that duestream keeps there, of
-some queues or of all: what is wrong, why it matters, and what to do. docs/operations/doctor.md
-lists all codes. What looks wrong is looked at again some seconds later, so that nothing
-is found of a system that only works. Looking writes nothing, and asks in small steps.
+		Long: `Checks the settings of the server, and everything that duestream keeps there, for some
+queues or for all. A finding names a fault, why it matters, and what to do.
+docs/operations/doctor.md lists all codes. The doctor checks a fault again some seconds
+later, because a busy system always has keys between two states. A check writes nothing,
+and reads in small steps.
 
-With --repair, does what can neither lose a message nor deliver one that was handled: it
-says what it will do, does it, and looks again. --dry-run says only what it would do.
+--repair makes only changes that can neither lose a message nor deliver one that was
+handled. It prints the changes, makes them, and checks again. --dry-run only prints
+them.
 
-Exit code 9 when something is wrong, or still wrong, of the --severity given.`,
+The exit code is 9 if a finding of the given --severity, or a worse one, remains.`,
 		Example: `  duestream doctor
   duestream doctor emails --quick
   duestream doctor --severity error --json
   duestream doctor --repair --dry-run`,
 	}
 	f := cmd.Flags()
-	f.BoolVar(&o.quick, "quick", false, "look at settings, counts and samples only")
-	f.BoolVar(&o.repair, "repair", false, "repair what can be repaired safely, then look again")
-	f.BoolVar(&o.dry, "dry-run", false, "with --repair: say what it would do")
-	f.StringVar(&o.severity, "severity", "warning", "exit code 9 from this severity on: note, warning or error")
+	f.BoolVar(&o.quick, "quick", false, "check only settings, counts and samples")
+	f.BoolVar(&o.repair, "repair", false, "make the repairs that are safe, then check again")
+	f.BoolVar(&o.dryRun, "dry-run", false, "with --repair: only say what would be done")
+	f.StringVar(&o.severityFlag, "severity", "warning", "exit code 9 from this severity on: note, warning or error")
 	cli.OfferValues(cmd, "severity", "note", "warning", "error")
 	return a.WithAdmin(cmd, func(queues []string) (err error) {
-		if failed := o.least.UnmarshalText([]byte(o.severity)); failed != nil {
-			err = usage.Errorf("%w", failed)
+		if bad := o.minSeverity.UnmarshalText([]byte(o.severityFlag)); bad != nil {
+			err = usage.Errorf("%w", bad)
 		}
-		if o.dry && !o.repair {
-			err = errors.Join(err, usage.Errorf("--dry-run: belongs to --repair"))
+		if o.dryRun && !o.repair {
+			err = errors.Join(err, usage.Errorf("--dry-run: needs --repair"))
 		}
 		if o.repair && o.quick {
-			err = errors.Join(err, usage.Errorf("--quick and --repair: a repair looks at everything"))
+			err = errors.Join(err, usage.Errorf("--quick and --repair: give one, because a repair needs all checks"))
 		}
 		return err
 	}, func(ctx context.Context, op *admin.Admin, queues []string) error {
@@ -88,30 +90,30 @@ func runDoctor(ctx context.Context, a *cli.App, op *admin.Admin, o doctorOptions
 	if err != nil {
 		return err
 	}
-	whole := doctorReport{Report: report}
-	printDoctor(a.Text(), report)
-	if whole.Repairs = report.Plan(); o.repair && len(whole.Repairs) > 0 {
-		whole.Before = report.Findings
+	result := doctorReport{Report: report}
+	printReport(a.Text(), report)
+	if o.repair {
+		result.Repairs = report.Plan()
+	}
+	if len(result.Repairs) > 0 {
+		result.Before = report.Findings
 		fmt.Fprintln(a.Text(), "\nrepair:")
-		for _, one := range whole.Repairs {
-			fmt.Fprintf(a.Text(), "  will  %s  %s%s\n", one.Code, one.Plan, at(one.Queue, one.Key))
+		for _, planned := range result.Repairs {
+			fmt.Fprintf(a.Text(), "  will  %s  %s%s\n", planned.Code, planned.Plan, placeOf(planned))
 		}
-		if !o.dry {
-			var failed error
-			if whole.Report, whole.Repairs, failed = repair(ctx, a, report, examine, progress); failed != nil {
-				_ = a.Print(whole, func() {})
-				return failed
+		if !o.dryRun {
+			var repairErr error
+			if result.Report, result.Repairs, repairErr = repair(ctx, a, report, examine, progress); repairErr != nil {
+				_ = a.Print(result, func() {})
+				return repairErr
 			}
 		}
 	}
-	if !o.repair {
-		whole.Repairs = nil
-	}
-	if err := a.Print(whole, func() {}); err != nil {
+	if err := a.Print(result, func() {}); err != nil {
 		return err
 	}
-	if n := whole.CountAtLeast(o.least); n > 0 {
-		return fmt.Errorf("%w: %s of severity %s or worse", exit.ErrUnwell, human.Counted(n, "finding"), o.least)
+	if n := result.CountAtLeast(o.minSeverity); n > 0 {
+		return fmt.Errorf("%w: %s of severity %s or worse", exit.ErrUnwell, human.Counted(n, "finding"), o.minSeverity)
 	}
 	return nil
 }
@@ -121,46 +123,44 @@ func repair(
 	ctx context.Context, a *cli.App, report doctor.Report, examine func() (doctor.Report, error), progress *term.Progress,
 ) (doctor.Report, []doctor.Repair, error) {
 	var repairs []doctor.Repair
-	err := report.Mend(ctx, func(one doctor.Repair) {
+	err := report.Mend(ctx, func(made doctor.Repair) {
 		progress.Clear()
-		repairs = append(repairs, one)
-		if one.Error != "" {
-			fmt.Fprintf(a.Text(), "  failed  %s  %s\n", one.Code, one.Error)
+		repairs = append(repairs, made)
+		if made.Error != "" {
+			fmt.Fprintf(a.Text(), "  failed  %s  %s\n", made.Code, made.Error)
 		} else {
-			fmt.Fprintf(a.Text(), "  done  %s  %s\n", one.Code, one.Did)
+			fmt.Fprintf(a.Text(), "  done  %s  %s\n", made.Code, made.Did)
 		}
 	})
 	if err != nil && (ctx.Err() != nil || errors.Is(err, bridge.ErrUnavailable)) {
 		return report, repairs, err
 	}
-	after, failed := examine()
-	if failed != nil {
-		return report, repairs, errors.Join(err, failed)
+	after, examineErr := examine()
+	if examineErr != nil {
+		return report, repairs, errors.Join(err, examineErr)
 	}
 	fmt.Fprintln(a.Text(), "\nafter the repair:")
-	printDoctor(a.Text(), after)
+	printReport(a.Text(), after)
 	return after, repairs, err
 }
 
-func at(queue, key string) string {
-	switch {
-	case key != "":
-		return ": " + key
-	case queue != "":
-		return ": " + queue
+// placeOf returns the key that a repair changes, or else its queue, behind a colon.
+func placeOf(r doctor.Repair) string {
+	if place := cmp.Or(r.Key, r.Queue); place != "" {
+		return ": " + place
 	}
 	return ""
 }
 
-func printDoctor(w io.Writer, r doctor.Report) {
+func printReport(w io.Writer, r doctor.Report) {
 	for _, s := range r.Servers {
-		persistence := "no append-only file"
-		if s.AOF {
-			persistence = strings.TrimSpace("append-only file " + s.Fsync)
-		}
 		if s.Product == "" {
 			fmt.Fprintf(w, "%s\n", s.Address)
 			continue
+		}
+		persistence := "no append-only file"
+		if s.AOF {
+			persistence = strings.TrimSpace("append-only file " + s.Fsync)
 		}
 		memory := "no maxmemory"
 		if s.MaxMemory > 0 {
@@ -169,56 +169,67 @@ func printDoctor(w io.Writer, r doctor.Report) {
 		fmt.Fprintf(w, "%s  %s %s, %s, %s, %s\n", s.Address, s.Product, s.Version, persistence, memory,
 			human.Counted(s.Replicas, "replica"))
 	}
-	how := ""
+	quickly := ""
 	if r.Quick {
-		how = ", quickly: settings, counts and samples"
+		quickly = ", quickly: settings, counts and samples"
 	}
-	fmt.Fprintf(w, "looked at %s, %s%s\n", human.Counted(r.Queues, "queue"), human.Counted(r.Partitions, "partition"), how)
+	fmt.Fprintf(w, "looked at %s, %s%s\n", human.Counted(r.Queues, "queue"), human.Counted(r.Partitions, "partition"),
+		quickly)
 	if len(r.Patience) > 0 {
-		few := slices.MinFunc(r.Patience, byPatience)
-		many := slices.MaxFunc(r.Patience, byPatience)
-		text := fmt.Sprintf("a message that always fails is a dead letter after about %s, %s", tried(few),
-			human.Counted(few.MaxAttempts, "attempt"))
-		if many.TriedFor > few.TriedFor {
-			text += fmt.Sprintf(" (%s), to %s, %s (%s)", few.Queue, tried(many),
-				human.Counted(many.MaxAttempts, "attempt"), many.Queue)
+		shortest := slices.MinFunc(r.Patience, byTriedFor)
+		longest := slices.MaxFunc(r.Patience, byTriedFor)
+		text := fmt.Sprintf("a message that always fails is a dead letter after about %s, %s", triedFor(shortest),
+			human.Counted(shortest.MaxAttempts, "attempt"))
+		if longest.TriedFor > shortest.TriedFor {
+			text += fmt.Sprintf(" (%s), to %s, %s (%s)", shortest.Queue, triedFor(longest),
+				human.Counted(longest.MaxAttempts, "attempt"), longest.Queue)
 		}
 		fmt.Fprintln(w, text)
 	}
 	for _, f := range r.Findings {
-		where := ""
-		if f.Queue != "" {
-			where = "  " + f.Queue
-		}
-		if f.Group != "" {
-			where += "  group " + human.OneLine(f.Group, 60)
-		}
-		fmt.Fprintf(w, "\n%-7s  %s  %s%s\n", f.Severity, f.Code, f.Name, where)
-		fmt.Fprintf(w, "  found   %s\n", human.OneLine(f.Found, 400))
-		for _, one := range f.Examples {
-			fmt.Fprintf(w, "          %s\n", human.OneLine(one, 200))
-		}
-		if rest := f.Count - int64(len(f.Examples)); len(f.Examples) > 0 && rest > 0 && f.Code != "D522" {
-			fmt.Fprintf(w, "          and %s more\n", human.Thousands(rest))
-		}
-		fmt.Fprintf(w, "  why     %s\n  do      %s\n", f.Why, human.OneLine(f.Do, 400))
-		if f.Repair != "" {
-			fmt.Fprintf(w, "  repair  --repair %s\n", f.Repair)
-		}
+		printFinding(w, f)
 	}
 	if len(r.Findings) == 0 {
 		fmt.Fprintln(w, "nothing is wrong")
 	}
 	if len(r.LeftOut) > 0 {
 		fmt.Fprintln(w, "\nnot looked at:")
-		for _, one := range r.LeftOut {
-			fmt.Fprintf(w, "  %s\n", human.OneLine(one, 300))
+		for _, text := range r.LeftOut {
+			fmt.Fprintf(w, "  %s\n", human.OneLine(text, 300))
 		}
 	}
 }
 
-func byPatience(a, b doctor.Patience) int { return cmp.Compare(a.TriedFor, b.TriedFor) }
+// codeOldDead is the code of the finding about old dead letters. Its example is the oldest letter, and its count is of
+// all dead letters, old or not.
+const codeOldDead = "D522"
 
-func tried(p doctor.Patience) string {
+func printFinding(w io.Writer, f doctor.Finding) {
+	where := ""
+	if f.Queue != "" {
+		where = "  " + f.Queue
+	}
+	if f.Group != "" {
+		where += "  group " + human.OneLine(f.Group, 60)
+	}
+	fmt.Fprintf(w, "\n%-7s  %s  %s%s\n", f.Severity, f.Code, f.Name, where)
+	fmt.Fprintf(w, "  found   %s\n", human.OneLine(f.Found, 400))
+	for _, example := range f.Examples {
+		fmt.Fprintf(w, "          %s\n", human.OneLine(example, 200))
+	}
+	more := f.Count - int64(len(f.Examples))
+	if len(f.Examples) > 0 && more > 0 && f.Code != codeOldDead {
+		fmt.Fprintf(w, "          and %s more\n", human.Thousands(more))
+	}
+	fmt.Fprintf(w, "  why     %s\n  do      %s\n", f.Why, human.OneLine(f.Do, 400))
+	if f.Repair != "" {
+		fmt.Fprintf(w, "  repair  --repair %s\n", f.Repair)
+	}
+}
+
+func byTriedFor(a, b doctor.Patience) int { return cmp.Compare(a.TriedFor, b.TriedFor) }
+
+// triedFor formats how long a message that always fails is tried.
+func triedFor(p doctor.Patience) string {
 	return human.Short(time.Duration(p.TriedFor) * time.Millisecond)
 }

@@ -12,6 +12,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
+// doctor reports two faults of a due key, repairs the one that has a repair, and reports the other one again. A healthy
+// queue on a server without maxmemory gives a note (D103), so it is the third finding. A dry run changes nothing.
 func TestDoctorSaysWhatIsWrongAndRepairs(t *testing.T) {
 	t.Parallel()
 	c := clitest.NewOn(t, redistest.Own(t, "--appendonly", "yes"))
@@ -32,10 +34,12 @@ func TestDoctorSaysWhatIsWrongAndRepairs(t *testing.T) {
 	if err := r.Do(t.Context(), r.B().Expire().Key(key).Seconds(1000).Build()).Error(); err != nil {
 		t.Fatal(err)
 	}
+	// A member due in the year 33658 is D307, which has no repair.
 	if err := r.Do(t.Context(), r.B().Zadd().Key(key).ScoreMember().ScoreMember(1e15,
 		"never\x1b").Build()).Error(); err != nil {
 		t.Fatal(err)
 	}
+	// D302 is the expiry of the key.
 	wrong := c.Fails(exit.Unwell, []string{"1 finding of severity error or worse"}, "doctor", "q", "--severity", "error")
 	if !strings.Contains(wrong.Out, "repair  --repair removes the expiry") || strings.Contains(wrong.Out, "\x1b") {
 		t.Error(wrong.Out)
@@ -72,6 +76,7 @@ func TestDoctorSaysWhatIsWrongAndRepairs(t *testing.T) {
 	c.Fails(exit.NotFound, []string{"no such queue", "hint: "}, "doctor", "nope")
 }
 
+// Bad arguments give exit.Invalid, although there is no server. Good arguments then give exit.Unavailable.
 func TestDoctorRefusesBeforeRedisIsTouched(t *testing.T) {
 	t.Parallel()
 	c := &clitest.CLI{T: t, URL: clitest.Unreachable}

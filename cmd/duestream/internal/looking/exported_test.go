@@ -2,6 +2,6 @@ package looking
 
 // Names for the tests outside of this package.
 
-const MostAdvice = mostAdvice
+const MaxAdvice = maxAdvice
 
 type DoctorReport = doctorReport

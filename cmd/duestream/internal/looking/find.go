@@ -20,17 +20,19 @@ func Find(a *cli.App) *cobra.Command {
 	var queues []string
 	cmd := &cobra.Command{
 		Use:   "find <id>",
-		Short: "Find a message in all queues, with what is known of its history",
-		Long: `Says every place where a message is, in all queues that the bridges know or in those
-named with --queue: scheduled, retrying, ready and for which groups, pending and with
-whom, dead. The first line of a place says why the message is not delivered, or not
-done. Then come its known past and future as a timeline, and its story, in queues that
-keep a history (duestream story). Exit code 3 when it is nowhere: every group
-acknowledged it, it was cancelled or purged, or never existed; --json then prints what
-was looked at.
+		Short: "Find a message in all queues, with its known history",
+		Long: `Prints every place where a message is, in all queues that the bridges know, or in the
+queues of --queue. A message is scheduled, retrying, ready (for which groups), pending
+(at which consumer) or dead. The first line of a place says why the message is not
+delivered, or not done.
 
-What is scheduled is looked up; ready, pending, retrying and dead messages are looked for
-through all there are, and each place is printed as soon as it is found.`,
+After the places comes the message's history: its past and future, as far as Redis holds
+them now. Then comes its story, if the queue records one (see duestream story). The exit
+code is 3 if the message is nowhere: every group acknowledged it, it was cancelled or
+purged, or it never existed. In this case --json prints where the command looked.
+
+A scheduled message is looked up by its ID. All ready, pending, retrying and dead
+messages are searched. Each place is printed as soon as it is found.`,
 		Example: "  duestream find order-42\n  duestream find order-42 --queue emails --queue invoices --json",
 	}
 	check := cli.QueuesFlag(a, cmd, &queues, "look in this queue only; may be repeated")
@@ -44,12 +46,8 @@ through all there are, and each place is printed as soon as it is found.`,
 
 func findMessage(ctx context.Context, a *cli.App, op *admin.Admin, id string, queues []string) error {
 	bar, printed := term.NewProgress(a.Err, "looked through"), false
-	begun, now := time.Now(), a.Now("")
-	options := admin.FindOptions{Queues: queues, Progress: func(looked, total int64) {
-		if time.Since(begun) > 200*time.Millisecond { // most searches end sooner
-			bar.Of(looked, total)
-		}
-	}}
+	began, now := time.Now(), a.Now("")
+	options := admin.FindOptions{Queues: queues, Progress: slowProgress(bar)}
 	if !a.JSON {
 		options.Seen = func(s admin.Sighting) {
 			bar.Clear()
@@ -57,7 +55,7 @@ func findMessage(ctx context.Context, a *cli.App, op *admin.Admin, id string, qu
 				fmt.Fprintln(a.Out)
 			}
 			printed = true
-			describeSighting(a, s, now.Add(time.Since(begun)))
+			describeSighting(a, s, now.Add(time.Since(began)))
 		}
 	}
 	f, err := op.Find(ctx, id, options)
@@ -65,34 +63,43 @@ func findMessage(ctx context.Context, a *cli.App, op *admin.Admin, id string, qu
 	if err != nil && !errors.Is(err, admin.ErrNotFound) {
 		return err
 	}
-	found := foundMessage{Finding: f}
-	s, unread := readStory(ctx, a, op, id, queues)
-	if unread != nil && !errors.Is(unread, admin.ErrUntold) && !errors.Is(unread, admin.ErrNoHistory) {
-		a.Note("duestream: its story was not read: %s", unread)
+	story, storyErr := readStory(ctx, a, op, id, queues)
+	if storyErr != nil && !errors.Is(storyErr, admin.ErrUntold) && !errors.Is(storyErr, admin.ErrNoHistory) {
+		a.Note("duestream: the story of the message was not read: %s", storyErr)
 	}
-	found.Story = s.Changes
-	if printing := a.Print(found, func() {
+	printErr := a.Print(foundMessage{Finding: f, Story: story.Changes}, func() {
 		if err == nil {
 			describeHistory(a, f)
 		}
-		if len(s.Changes) > 0 {
+		if len(story.Changes) > 0 {
 			fmt.Fprintln(a.Out, "\nstory:")
-			tellStory(a, s.Changes, s.At)
+			printChanges(a, story.Changes, story.At)
 		}
-	}); printing != nil || err == nil {
-		return printing
+	})
+	if printErr != nil || err == nil {
+		return printErr
 	}
 	return fmt.Errorf("nowhere: %w", notFound(a, f))
 }
 
-// foundMessage is the result as JSON: the places and times that Redis holds, and the recorded history.
+// foundMessage is the result as JSON: the places and the history that Redis holds now, and the recorded story.
 type foundMessage struct {
 	admin.Finding
 	Story []admin.Change `json:"story,omitempty"`
 }
 
-// notFound returns the error for a message that was not found: where Find looked, and what the message's ID and dedup
-// windows tell.
+// slowProgress returns a function that draws a progress bar after the first 200 ms. Most searches end sooner.
+func slowProgress(bar *term.Progress) func(done, total int64) {
+	began := time.Now()
+	return func(done, total int64) {
+		if time.Since(began) > 200*time.Millisecond {
+			bar.Of(done, total)
+		}
+	}
+}
+
+// notFound returns the error for a message that was not found. Its text says where Find looked, when the ID was made,
+// and whether a dedup window remembers the ID.
 func notFound(a *cli.App, f admin.Finding) error {
 	var known []string
 	for _, m := range f.History {
@@ -101,12 +108,12 @@ func notFound(a *cli.App, f admin.Finding) error {
 	if f.Why != "" {
 		known = append(known, f.Why)
 	}
-	where := "in the one queue"
+	where := "the one queue searched"
 	if f.Queues != 1 {
-		where = "in any of " + human.Thousands(f.Queues) + " queues"
+		where = "any of the " + human.Thousands(f.Queues) + " queues searched"
 	}
-	text := fmt.Sprintf("%s is not %s looked at, nor in the %s retries, entries and dead letters there", human.OneLine(f.ID, 256),
-		where, human.Thousands(f.Looked))
+	text := fmt.Sprintf("%s is not scheduled in %s, nor one of the %s retries, entries and dead letters there",
+		human.OneLine(f.ID, 256), where, human.Thousands(f.Looked))
 	return fmt.Errorf("%s: %w", strings.Join(append([]string{text}, known...), "; "), admin.ErrNotFound)
 }
 
@@ -117,20 +124,24 @@ func describeSighting(a *cli.App, s admin.Sighting, now time.Time) {
 		rows = append(rows, []string{"deliveries", fmt.Sprint(s.Deliveries)})
 	}
 	if s.Cancelled {
-		rows = append(rows, []string{"cancelled", "yes: the worker is told, and the message ends when it lets go"})
+		rows = append(rows, []string{"cancelled",
+			"yes: the worker is told, and the message ends when the worker releases it"})
 	}
 	a.Describe(rows, s.Headers, s.Payload)
 }
+
+// millisecondTime is the layout of the times in histories and tables.
+const millisecondTime = "2006-01-02 15:04:05.000"
 
 func describeHistory(a *cli.App, f admin.Finding) {
 	fmt.Fprintln(a.Out, "\nhistory:")
 	rows := [][]string{}
 	for _, m := range f.History {
-		rows = append(rows, []string{"  " + m.At.Local().Format("2006-01-02 15:04:05.000"),
+		rows = append(rows, []string{"  " + m.At.Local().Format(millisecondTime),
 			human.Relative(m.At, f.At), momentText(m, f.At)})
 	}
 	for _, w := range f.Windows {
-		rows = append(rows, []string{"  " + w.Until.Local().Format("2006-01-02 15:04:05.000"), human.Relative(w.Until, f.At),
+		rows = append(rows, []string{"  " + w.Until.Local().Format(millisecondTime), human.Relative(w.Until, f.At),
 			"end of its dedup window in " + w.Queue})
 	}
 	term.Table(a.Out, rows)
@@ -138,13 +149,13 @@ func describeHistory(a *cli.App, f admin.Finding) {
 
 func momentText(m admin.Moment, now time.Time) string {
 	detail := human.OneLine(m.Detail, 200)
-	with := func(text, parted string) string {
+	withDetail := func(text, separator string) string {
 		if detail != "" {
-			text += parted + detail
+			text += separator + detail
 		}
 		return text
 	}
-	of := func(text string) string {
+	withAttempt := func(text string) string {
 		if m.Attempt > 0 {
 			text += fmt.Sprintf(", attempt %d", m.Attempt)
 		}
@@ -158,17 +169,17 @@ func momentText(m admin.Moment, now time.Time) string {
 		return "scheduled: the time in its ID, by the producer's clock"
 	case admin.MomentDue:
 		if m.At.After(now) {
-			return with(of("will be due in "+m.Queue), "; ")
+			return withDetail(withAttempt("will be due in "+m.Queue), "; ")
 		}
-		return with(of("due in "+m.Queue), "; ")
+		return withDetail(withAttempt("due in "+m.Queue), "; ")
 	case admin.MomentReady:
-		return with(of("ready in "+m.Queue+" as entry "+m.Entry), ", ")
+		return withDetail(withAttempt("ready in "+m.Queue+" as entry "+m.Entry), ", ")
 	case admin.MomentDelivered:
-		return of("delivered to " + human.OrDash(detail))
+		return withAttempt("delivered to " + human.OrDash(detail))
 	case admin.MomentDead:
-		return with(of("dead in "+m.Queue), ": ")
+		return withDetail(withAttempt("dead in "+m.Queue), ": ")
 	case admin.MomentExpires:
-		return "expires: becomes a dead letter if it is drained later"
+		return "expires: if it becomes ready later than this, it is a dead letter at once"
 	}
-	return with(of(m.What), ": ")
+	return withDetail(withAttempt(m.What), ": ")
 }

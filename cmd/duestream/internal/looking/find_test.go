@@ -14,6 +14,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
+// find shows all places of a message in all queues, why it is there, and its history. For a message that is nowhere, it
+// shows when the dedup window ends and when the ID was made.
 func TestFindShowsEveryPlaceAndTheHistory(t *testing.T) {
 	t.Parallel()
 	c, dir := clitest.NewWork(t)
@@ -22,11 +24,11 @@ func TestFindShowsEveryPlaceAndTheHistory(t *testing.T) {
 	c.OK("schedule", "q", "--id", "order-42", "in this one")
 	w := c.Work(dir, `touch "$1/began"; while ! test -e "$1/go"; do sleep 0.01; done; echo broken >&2; exit 75`,
 		"--consumer", "me")
-	exists := func() (bool, string) {
+	began := func() (bool, string) {
 		_, err := os.Stat(filepath.Join(dir, "began"))
 		return err == nil, fmt.Sprint(err)
 	}
-	redistest.Eventually(t, clitest.Patience, exists)
+	redistest.Eventually(t, clitest.Patience, began)
 	const at, ago = `  \d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}  `, `(now|[\d.]+m?s ago) +`
 	clitest.Matches(t, c.OK("find", "order-42", "--queue", "q"),
 		`why       held by consumer me of group g since .+`, `queue     q`, `state     pending`, `group     g`, `consumer  me`,
@@ -59,11 +61,13 @@ func TestFindShowsEveryPlaceAndTheHistory(t *testing.T) {
 			t.Errorf("no %q in\n%s", text, out)
 		}
 	}
-	c.Fails(exit.NotFound, []string{"nowhere: gone is not in any of 2 queues looked at", "hint: it was acknowledged"},
+	c.Fails(exit.NotFound, []string{"nowhere: gone is not scheduled in any of the 2 queues searched, nor one of the ",
+		"hint: it was acknowledged"},
 		"find", "gone")
-	c.Fails(exit.NotFound, []string{"nowhere: order-43 is not in the one queue looked at"}, "find", "order-43", "-q", "q")
+	c.Fails(exit.NotFound, []string{"nowhere: order-43 is not scheduled in the one queue searched"},
+		"find", "order-43", "-q", "q")
 	c.OK("schedule", "q", "--id", "window", "--in", "1h", "--dedup", "1d", "x")
-	r := c.Redis()
+	r := c.Redis() // remove the message, so that only its dedup window is left
 	if err := r.Do(t.Context(), r.B().Zrem().Key(c.Key("q", "due")).Member("window").Build()).Error(); err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +78,7 @@ func TestFindShowsEveryPlaceAndTheHistory(t *testing.T) {
 		f.Windows[0].Queue != "q" {
 		t.Errorf("%+v", f)
 	}
-	id := strings.Fields(c.OK("schedule", "q", "--in", "1h", "x"))[0]
+	id := strings.Fields(c.OK("schedule", "q", "--in", "1h", "x"))[0] // a random ID holds the time at which it was made
 	if out := c.OK("find", id); !strings.Contains(out, "scheduled: the time in its ID") {
 		t.Error(out)
 	}
@@ -85,8 +89,9 @@ func TestFindShowsEveryPlaceAndTheHistory(t *testing.T) {
 	}
 }
 
-// The bug: the duplicate error said that show tells where the message is, and show said that there is no such
-// message. For a finished message in its dedup window, both now say the same.
+// Regression: the duplicate error said that show tells where the message is, and show said that there is no such
+// message. For a finished message in its dedup window, schedule and find now say the same, with the same end of the
+// window.
 func TestAFinishedMessageInItsDedupWindowIsToldAlikeByEverybody(t *testing.T) {
 	t.Parallel()
 	c, dir := clitest.NewWork(t)
@@ -107,7 +112,7 @@ func TestAFinishedMessageInItsDedupWindowIsToldAlikeByEverybody(t *testing.T) {
 	}
 }
 
-// find shows where a message is. The first line of each place says why the message is there.
+// The first line of each place in the output of find says why the message is there and not delivered.
 func TestFindSaysFirstWhyAMessageIsNotDelivered(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)

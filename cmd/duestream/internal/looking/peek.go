@@ -27,12 +27,13 @@ func Peek(a *cli.App) *cobra.Command {
 		Short: "Show what is due next",
 		Long: `Shows the messages of the schedule that are due first, retries included, of all
 partitions together: due time, ID, attempt, the group that a retry is for, size of the
-payload, headers. With --json prints one object per line. What is overdue is marked: a
-bridge takes it at once, unless the queue is paused.`,
+payload, headers. With --json prints one object per line. Overdue messages are marked. A
+bridge takes an overdue message at once, unless the queue is paused. "waits for key"
+marks a due message that waits until another message with its ordering key is done.`,
 		Example: "  duestream peek emails\n  duestream peek emails -n 100 --payload --json",
 	}
-	cmd.Flags().IntVarP(&n, "number", "n", 10, "so many, at most 10000")
-	cmd.Flags().BoolVar(&payload, "payload", false, "with payloads")
+	cmd.Flags().IntVarP(&n, "number", "n", 10, "number of messages, at most 10000")
+	cmd.Flags().BoolVar(&payload, "payload", false, "also show the payloads")
 	return a.WithKnownQueues(cmd, func([]string) error {
 		if n < 1 || n > peekLimit {
 			return usage.Errorf("number %d: must be between 1 and %d", n, peekLimit)
@@ -58,7 +59,7 @@ func listPeeked(a *cli.App, p admin.Peeked, payload bool) error {
 		if d.Overdue {
 			when = "overdue " + strings.TrimSuffix(when, " ago")
 		}
-		if d.Waits {
+		if d.Waits { // another message with the same ordering key is in flight
 			when = "waits for key " + human.OneLine(d.Key, 40)
 		}
 		attempt := strconv.Itoa(d.Attempt)
@@ -66,7 +67,7 @@ func listPeeked(a *cli.App, p admin.Peeked, payload bool) error {
 			attempt += " of " + strconv.Itoa(d.MaxAttempts)
 		}
 		row := []string{
-			d.Due.Local().Format("2006-01-02 15:04:05.000"), when, human.OneLine(d.ID, 40), attempt,
+			d.Due.Local().Format(millisecondTime), when, human.OneLine(d.ID, 40), attempt,
 			human.OrDash(human.OneLine(d.For, 30)),
 			strconv.FormatInt(d.Bytes, 10), headersCell(d),
 		}
@@ -75,12 +76,12 @@ func listPeeked(a *cli.App, p admin.Peeked, payload bool) error {
 		}
 		list.Add(d, row...)
 	}
-	err := list.End("nothing is scheduled")
+	err := list.Finish("nothing is scheduled")
 	if more := p.Total - int64(len(p.Next)); more > 0 {
 		a.More(fmt.Sprintf("(and %s more: see -n)", human.Thousands(more)))
 	}
 	if p.Held && len(p.Next) > 0 {
-		fmt.Fprintln(a.Text(), "! the queue is paused: nothing of this becomes ready until `duestream resume`")
+		fmt.Fprintln(a.Text(), "! the queue is paused: none of these messages becomes ready until `duestream resume`")
 	}
 	return err
 }

@@ -10,6 +10,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
+// peek shows the messages of all partitions in the order of their due times, overdue ones first, and says how many it
+// leaves out. The queue is paused, so that the overdue message stays scheduled.
 func TestPeekShowsWhatIsDueNext(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)
@@ -30,7 +32,7 @@ func TestPeekShowsWhatIsDueNext(t *testing.T) {
 	})
 	clitest.Matches(t, c.OK("peek", "q", "-n", "2"), `DUE +ID +ATTEMPT +FOR +BYTES +HEADERS`,
 		row+`overdue \S+  late  1 of 3   -    4      -`, row+`in \S+ +m-0   1        -    1      a=b, c=d`,
-		`\(and 3 more: see -n\)`, "! the queue is paused: nothing of this becomes ready until `duestream resume`")
+		`\(and 3 more: see -n\)`, "! the queue is paused: none of these messages becomes ready until `duestream resume`")
 	if out := c.OK("peek", "q", "--payload"); !strings.Contains(out, "PAYLOAD\n") ||
 		!strings.Contains(out, "  -         four\n") || strings.Contains(out, "more") {
 		t.Error(out)

@@ -23,19 +23,20 @@ func Pending(a *cli.App) *cobra.Command {
 	var limit int
 	cmd := &cobra.Command{
 		Use:   "pending <queue> <group>",
-		Short: "List what a group's workers hold",
+		Short: "List the entries that a group's workers hold",
 		Long: `Lists the entries that were delivered to a group and are neither acknowledged nor
 failed yet, oldest first.
 
-  CONSUMER    who holds it
-  HELD        for how long, at least: since it was delivered to that consumer
-  IDLE        since it was delivered, or last extended
-  DELIVERIES  how often it was delivered, by the server's count
-  ATTEMPT     the attempt that runs; with "cancelled" if the message was cancelled meanwhile
+  CONSUMER    consumer that holds the entry
+  HELD        time since the entry was delivered to that consumer, or less
+  IDLE        time since the entry was delivered, or last extended
+  DELIVERIES  how often the entry was delivered, by the server's count
+  ATTEMPT     the current attempt; with "cancelled" if the message was cancelled meanwhile
 
-One that is idle for the visibility timeout is reclaimed by a bridge. One that is held
-for long and not idle has a handler that takes long, or hangs. HELD is exact when a bridge
-saw the delivery before its first extension. The entries of partition 3 are listed as
+A bridge reclaims an entry that is idle for the visibility timeout. If an entry is held
+for long and is not idle, its handler takes long, or hangs. When a worker extends an
+entry, Redis forgets when it was delivered. HELD is then too short, unless a bridge saw
+the entry before its first extension. The entries of partition 3 are listed as
 3/<entry>. The group may be given as --group, too.`,
 		Example: "  duestream pending emails mailer\n  duestream pending emails mailer --min-idle 1m --limit 1000 --json",
 		Args: func(_ *cobra.Command, args []string) error {
@@ -51,8 +52,8 @@ saw the delivery before its first extension. The entries of partition 3 are list
 		},
 	}
 	cli.GroupFlag(cmd, &group, "consumer group")
-	cmd.Flags().StringVar(&filter.Consumer, "consumer", "", "held by this consumer")
-	flags.DelayVar(cmd.Flags(), &filter.MinIdle, "min-idle", "idle for at least so long")
+	cmd.Flags().StringVar(&filter.Consumer, "consumer", "", "only entries that this consumer holds")
+	flags.DelayVar(cmd.Flags(), &filter.MinIdle, "min-idle", "only entries that are idle for at least this time")
 	cmd.Flags().IntVar(&limit, "limit", 100, "at most this many entries")
 	return a.WithKnownQueues(cmd, func([]string) error {
 		if limit < 1 {
@@ -67,22 +68,22 @@ saw the delivery before its first extension. The entries of partition 3 are list
 		if err != nil {
 			return err
 		}
-		left, err := leftOut(ctx, op, args[0], group, filter, len(list), limit)
+		more, err := moreText(ctx, op, args[0], group, filter, len(list), limit)
 		if err != nil {
 			return err
 		}
-		return listPending(a, list, left)
+		return listPending(a, list, more)
 	})
 }
 
-// leftOut returns a text about entries that were not listed: how many there are, if that is known.
-func leftOut(
+// moreText returns a text about the entries that were not listed, with their number if it is known.
+func moreText(
 	ctx context.Context, op *admin.Admin, queue, group string, f admin.PendingFilter, listed, limit int,
 ) (string, error) {
 	if listed < limit {
 		return "", nil
 	}
-	if f.MinIdle > 0 { // Redis does not count by idle time
+	if f.MinIdle > 0 { // Redis cannot count entries by their idle time
 		return "(there may be more: see --limit)", nil
 	}
 	n, err := op.PendingCount(ctx, queue, group, f.Consumer)
@@ -92,7 +93,7 @@ func leftOut(
 	return fmt.Sprintf("(and %s more: see --limit)", human.Thousands(n-int64(listed))), nil
 }
 
-func listPending(a *cli.App, all []admin.PendingEntry, left string) error {
+func listPending(a *cli.App, all []admin.PendingEntry, more string) error {
 	list := a.List("ENTRY", "ID", "CONSUMER", "HELD", "IDLE", "DELIVERIES", "ATTEMPT")
 	for _, p := range all {
 		id, attempt := human.OneLine(p.ID, 40), strconv.Itoa(p.Attempt)
@@ -109,7 +110,7 @@ func listPending(a *cli.App, all []admin.PendingEntry, left string) error {
 		list.Add(p, entry, human.OrDash(id), human.OneLine(p.Consumer, 60), human.Short(time.Duration(p.Held)),
 			human.Short(time.Duration(p.Idle)), strconv.FormatInt(p.Deliveries, 10), attempt)
 	}
-	err := list.End("nothing is pending")
-	a.More(left)
+	err := list.Finish("nothing is pending")
+	a.More(more)
 	return err
 }

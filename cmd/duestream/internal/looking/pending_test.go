@@ -14,6 +14,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
+// consumers and pending show the worker that holds three messages in two partitions, how long it has held them, and how
+// many entries a limit leaves out.
 func TestConsumersAndPendingSayWhoHoldsWhat(t *testing.T) {
 	t.Parallel()
 	c, dir := clitest.NewWork(t)
@@ -22,7 +24,8 @@ func TestConsumersAndPendingSayWhoHoldsWhat(t *testing.T) {
 	}
 	c.OK("queue", "partitions", "q", "--create", "2")
 	w := c.Work(dir, `echo x >> "$1/began"; while ! test -e "$1/go"; do sleep 0.01; done`,
-		"--consumer", "me", "--concurrency", "6") // more than there are messages, to read both partitions
+		// More slots than messages, so that the worker keeps reading both partitions.
+		"--consumer", "me", "--concurrency", "6")
 	for i := range 3 { // m-4 is in the second partition
 		c.OK("schedule", "q", "--id", fmt.Sprint("m-", i+2), "x")
 	}
@@ -33,7 +36,8 @@ func TestConsumersAndPendingSayWhoHoldsWhat(t *testing.T) {
 	clitest.Matches(t, c.OK("consumers", "q"), `GROUP  CONSUMER  PENDING  OLDEST +IDLE +INACTIVE  SEEN`,
 		`g      me        3 +\S+ +\S+ +(-|\S+) +alive`)
 	var list []admin.Consumer
-	redistest.Eventually(t, clitest.Patience, func() (bool, string) { // listed for a partition once it has read there
+	// A partition lists a consumer once it has read there.
+	redistest.Eventually(t, clitest.Patience, func() (bool, string) {
 		list = nil
 		c.JSON(&list, "consumers", "q", "--group", "g")
 		return len(list) == 1 && len(list[0].Partitions) == 2, fmt.Sprintf("%+v", list)
@@ -69,12 +73,13 @@ func TestConsumersAndPendingSayWhoHoldsWhat(t *testing.T) {
 	w.Stop()
 }
 
+// pending and show name the partition of a message that is not in partition 0.
 func TestPendingAndShowNameThePartition(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)
 	c.OK("queue", "partitions", "q", "--create", "8")
 	counts := admin.PartitionCounts{1, 8}
-	id := ""
+	id := "" // an ID that belongs to partition 3
 	for n := 0; counts.Of(id) != 3; n++ {
 		id = fmt.Sprint("m-", n)
 	}

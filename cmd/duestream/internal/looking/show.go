@@ -20,22 +20,23 @@ func Show(a *cli.App) *cobra.Command {
 	var raw bool
 	cmd := &cobra.Command{
 		Use:   "show <queue> <id>",
-		Short: "Say where a message is",
-		Long: `Shows every place where Redis holds a message: scheduled, retrying, ready, pending and
-with whom, dead. Exit code 3 when there is none: it was acknowledged by every group,
-cancelled or purged, or never existed.`,
+		Short: "Show where a message is",
+		Long: `Shows every place where Redis holds a message: scheduled, retrying, ready, pending (at
+which consumer) or dead. The exit code is 3 if there is none: every group acknowledged
+the message, it was cancelled or purged, or it never existed.`,
 		Example: "  duestream show emails order-42\n  duestream show emails order-42 --json\n  duestream show emails order-42 --raw >payload",
 	}
 	return cli.RawFlag(a.WithAdmin(cmd, nil, func(ctx context.Context, op *admin.Admin, args []string) error {
-		places, err := op.Locate(ctx, args[0], args[1])
+		queue, id := args[0], args[1]
+		places, err := op.Locate(ctx, queue, id)
 		if err != nil {
 			return err
 		}
-		if raw {
+		if raw { // Locate returns at least one place, or an error
 			return a.PrintRaw(places[0].Payload)
 		}
 		return a.Print(places, func() {
-			now := a.Now(args[0])
+			now := a.Now(queue)
 			for i, p := range places {
 				if i > 0 {
 					fmt.Fprintln(a.Out)

@@ -13,6 +13,8 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/output"
 )
 
+// show tells where a message is, while it is scheduled and while a worker holds it, and prints a payload that is not
+// text without control characters. A finished message is not found.
 func TestShowSaysEveryPlaceOfAMessage(t *testing.T) {
 	t.Parallel()
 	c, dir := clitest.NewWork(t)
@@ -58,6 +60,8 @@ func TestShowSaysEveryPlaceOfAMessage(t *testing.T) {
 	w.Stop()
 }
 
+// --raw prints the payload byte by byte. Otherwise a text is cut for a terminal, and never in the middle of a
+// character.
 func TestShowRawPrintsThePayloadAndLargeOnesAreCutForPeople(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)
@@ -69,7 +73,7 @@ func TestShowRawPrintsThePayloadAndLargeOnesAreCutForPeople(t *testing.T) {
 		t.Errorf("%d bytes, want %d", len(out), len(payload))
 	}
 	if text := output.PayloadText([]byte(strings.Repeat("é", 5000)), true); len(text) > 5000 ||
-		!strings.Contains(text, "… and 5,904 more bytes: --raw") {
+		!strings.Contains(text, "… and 5,904 more bytes: --raw") { // 10,000 bytes, of which 4,096 are shown
 		t.Errorf("%d bytes: %s", len(text), text[len(text)-80:])
 	}
 	if text := output.PayloadText([]byte(strings.Repeat("é", 5000)), false); len(text) != 10_000 {

@@ -9,5 +9,5 @@ import (
 
 // ShowTop shows frames on the terminal of a, as top does.
 func ShowTop(ctx context.Context, a *cli.App, look func(context.Context) (live.Look, error), first live.Look) error {
-	return topLive(ctx, a, topOptions{every: live.MinInterval, sort: "name"}, look, first)
+	return topLive(ctx, a, topOptions{interval: live.MinInterval, sort: "name"}, look, first)
 }

@@ -17,43 +17,48 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/term"
 )
 
-const watchEvery = 2 * time.Second
+const watchInterval = 2 * time.Second
 
 // Stats returns the command stats.
 func Stats(a *cli.App) *cobra.Command {
 	var watch, partitions bool
 	cmd := &cobra.Command{
 		Use:   "stats [<queue>...]",
-		Short: "Count what queues hold, per group",
-		Long: `Counts what queues hold; without arguments of all queues that the bridges know.
+		Short: "Count the messages of queues and groups",
+		Long: `Counts the messages of queues. Without arguments it counts all queues that the bridges know.
 
-  SCHEDULED  waiting for their time, retries included     OVERDUE  of them, past it
-  READY      not given to some group yet                  LAG      not given to this group yet
-  UNREAD     for how long the oldest of these has waited  RETRYING scheduled again for this group
-  PENDING    held by a worker                             HELD     for how long the oldest of these
-                                                                   has been with its worker
+  SCHEDULED  messages that wait for their time, retries included
+  OVERDUE    scheduled messages that are already due
+  READY      messages that at least one group has not read
+  LAG        messages that this group has not read
+  UNREAD     how long the oldest message of LAG has been ready
+  RETRYING   messages that are scheduled again for this group
+  PENDING    messages that workers hold
+  HELD       how long the oldest message of PENDING has been with its worker
 
-~ before a number: it is an estimate. Lines with ! say what is wrong, the worst first, and
-what to do next, by those checks of duestream doctor that cost nothing more here. The last
-line names the bridges, each by host, process ID and version. With --json a line per
-queue, with "advice"; with --watch, too, one per look, with "time_ms", "bridges", "queues"
-and "advice". On a narrow terminal queues and groups share columns. See also: duestream top.`,
+A number with ~ is an estimate. A line with ! names a problem and the next step, the worst
+problem first. These lines come from checks of duestream doctor that need almost no
+further reading. The last line names each bridge by host, process ID and version.
+
+--json prints a line per queue, with "advice". With --watch it prints a line per look,
+with "time_ms", "bridges", "queues" and "advice". On a narrow terminal queues and groups
+share columns. See also: duestream top.`,
 		Example: `  duestream stats
   duestream stats emails --watch
   duestream stats --json | jq '{queue, dead}'`,
 	}
-	cmd.Flags().BoolVar(&partitions, "partitions", false, "also what each partition holds")
+	cmd.Flags().BoolVar(&partitions, "partitions", false, "also count each partition")
 	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "look again every 2 s, until Ctrl-C")
 	return a.WithKnownQueues(cmd, nil, func(ctx context.Context, op *admin.Admin, args []string) error {
 		if watch {
 			return watchStats(ctx, a, op, args, partitions)
 		}
-		l, err := lookAtStats(ctx, a, op, args, partitions)
+		l, err := lookAtStats(ctx, op, args, partitions)
 		if err != nil {
 			return err
 		}
 		if a.JSON {
-			defer cli.NoteNoBridge(a, l.bridges, l.unknown)
+			defer cli.NoteNoBridge(a, l.bridges, l.bridgesErr)
 		}
 		return a.Print(l.byQueue(), func() { printStats(a, l) })
 	})
@@ -61,23 +66,23 @@ and "advice". On a narrow terminal queues and groups share columns. See also: du
 
 // statsLook is the data of one look.
 type statsLook struct {
-	queues  []admin.QueueStats
-	bridges []admin.Heartbeat
-	unknown error // why the bridges could not be read
-	advice  []doctor.Finding
+	queues     []admin.QueueStats
+	bridges    []admin.Heartbeat
+	bridgesErr error // why the bridges could not be read
+	advice     []doctor.Finding
 }
 
-// lookAtStats reads the stats, the heartbeats and the load of the server. Only unread stats are an error.
-func lookAtStats(ctx context.Context, a *cli.App, op *admin.Admin, queues []string, partitions bool) (l statsLook,
-	err error) {
-	if l.queues, err = readStats(ctx, a, op, queues, partitions); err != nil {
+// lookAtStats reads the stats, the heartbeats and the load of the server. It fails only if the stats cannot be read.
+func lookAtStats(ctx context.Context, op *admin.Admin, queues []string, partitions bool) (l statsLook, err error) {
+	if l.queues, err = readStats(ctx, op, queues, partitions); err != nil {
 		return l, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, live.NoAnswer)
+	ctx, cancel := context.WithTimeout(ctx, live.AnswerTimeout)
 	defer cancel()
-	l.bridges, l.unknown = op.Bridges(ctx)
+	l.bridges, l.bridgesErr = op.Bridges(ctx)
 	server, _ := op.ServerLoad(ctx)
-	l.advice = op.Advise(admin.Seen{Stats: l.queues, Bridges: l.bridges, BridgesFailed: l.unknown != nil, Server: server})
+	l.advice = op.Advise(admin.Seen{Stats: l.queues, Bridges: l.bridges, BridgesFailed: l.bridgesErr != nil,
+		Server: server})
 	return l, nil
 }
 
@@ -101,14 +106,12 @@ func (l statsLook) byQueue() []queueWithAdvice {
 	return all
 }
 
-// readStats returns the stats of queues, with those of their partitions if partitions is set.
-func readStats(ctx context.Context, a *cli.App, op *admin.Admin, queues []string,
-	partitions bool) ([]admin.QueueStats, error) {
-	if len(queues) == 0 {
-		var err error
-		if queues, err = op.Queues(ctx); err != nil {
-			return nil, err
-		}
+// readStats returns the stats of queues, or of all queues if none is named. It includes the stats of each partition if
+// partitions is set.
+func readStats(ctx context.Context, op *admin.Admin, queues []string, partitions bool) ([]admin.QueueStats, error) {
+	queues, err := cli.QueuesOrAll(ctx, op, queues)
+	if err != nil {
+		return nil, err
 	}
 	all := make([]admin.QueueStats, 0, len(queues))
 	for _, queue := range queues {
@@ -126,10 +129,10 @@ func readStats(ctx context.Context, a *cli.App, op *admin.Admin, queues []string
 
 // watchStats prints the stats again and again until ctx ends, and then returns nil.
 func watchStats(ctx context.Context, a *cli.App, op *admin.Admin, queues []string, partitions bool) error {
-	again := time.NewTicker(watchEvery)
-	defer again.Stop()
+	ticker := time.NewTicker(watchInterval)
+	defer ticker.Stop()
 	for {
-		l, err := lookAtStats(ctx, a, op, queues, partitions)
+		l, err := lookAtStats(ctx, op, queues, partitions)
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -139,7 +142,7 @@ func watchStats(ctx context.Context, a *cli.App, op *admin.Admin, queues []strin
 			err = a.PrintLine(statsLine{time.Now().UnixMilli(), heartbeat.HealthOf(l.bridges), l.queues, l.advice})
 		default:
 			if terminal, ok := term.FileOf(a.Out); ok && term.IsTerminal(a.Out) {
-				fmt.Fprint(terminal, "\x1b[H\x1b[2J")
+				fmt.Fprint(terminal, term.ClearScreen)
 			}
 			fmt.Fprintln(a.Out, time.Now().Format(time.DateTime))
 			printStats(a, l)
@@ -151,7 +154,7 @@ func watchStats(ctx context.Context, a *cli.App, op *admin.Admin, queues []strin
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-again.C:
+		case <-ticker.C:
 		}
 	}
 }
@@ -164,18 +167,18 @@ type statsLine struct {
 	Advice  []doctor.Finding   `json:"advice"`
 }
 
-// mostAdvice is the number of lines of advice that stats prints.
-const mostAdvice = 5
+// maxAdvice is the number of findings that stats prints at most.
+const maxAdvice = 5
 
 func printStats(a *cli.App, l statsLook) {
 	printQueues(a, l.queues)
-	for _, f := range l.advice[:min(mostAdvice, len(l.advice))] {
+	for _, f := range l.advice[:min(maxAdvice, len(l.advice))] {
 		a.Warning("%s", human.OneLine(f.Line(), 400))
 	}
-	if more := len(l.advice) - mostAdvice; more > 0 {
+	if more := len(l.advice) - maxAdvice; more > 0 {
 		a.Warning("and %d more. Next: duestream doctor", more)
 	}
-	fmt.Fprintln(a.Out, heartbeat.Line(l.bridges, l.unknown))
+	fmt.Fprintln(a.Out, heartbeat.Line(l.bridges, l.bridgesErr))
 }
 
 func printQueues(a *cli.App, all []admin.QueueStats) {
@@ -183,11 +186,12 @@ func printQueues(a *cli.App, all []admin.QueueStats) {
 		fmt.Fprintln(a.Out, "no queues")
 		return
 	}
-	wide := statsRows(all, a.Now(""))
-	if rows, width := wide.merged(), term.Width(a.Out); width > 0 && term.TableWidth(rows) > width && !partitioned(all) {
-		a.Paint(a.Out).TableUnder(a.Out, 2, wide.narrow())
+	table := statsRows(all, a.Now(""))
+	wide, width := table.wide(), term.Width(a.Out)
+	if width > 0 && term.TableWidth(wide) > width && !hasPartitionRows(all) {
+		a.Paint(a.Out).TableWithHeaders(a.Out, 2, table.narrow())
 	} else {
-		a.Table(rows)
+		a.Table(wide)
 	}
 	for _, s := range all {
 		for _, w := range s.Warnings {

@@ -10,15 +10,15 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
 )
 
-// partitioned reports whether partitions have lines of their own. Such lines need all columns.
-func partitioned(all []admin.QueueStats) bool {
+// hasPartitionRows reports whether the table has rows for partitions. Such rows need all columns.
+func hasPartitionRows(all []admin.QueueStats) bool {
 	return slices.ContainsFunc(all, func(s admin.QueueStats) bool { return len(s.ByPartition) > 0 })
 }
 
 // statsRow holds the cells of a queue, a group or a partition. A cell that does not apply is empty.
 type statsRow struct {
 	name                            string
-	group                           bool
+	isGroup                         bool
 	scheduled, overdue, next, ready string
 	lag, unread, pending, held      string
 	retrying, dead                  string
@@ -27,8 +27,8 @@ type statsRow struct {
 
 type statsTable []statsRow
 
-// merged returns the wide table, with a column for each figure.
-func (t statsTable) merged() [][]string {
+// wide returns the table with a column for each figure.
+func (t statsTable) wide() [][]string {
 	rows := [][]string{{"QUEUE / GROUP", "SCHEDULED", "OVERDUE", "NEXT DUE", "READY", "LAG", "UNREAD", "PENDING", "HELD",
 		"RETRYING", "DEAD", "MEMORY"}}
 	for _, r := range t {
@@ -38,19 +38,19 @@ func (t statsTable) merged() [][]string {
 	return rows
 }
 
-// narrow returns the table for narrow terminals: each queue has a second line for its groups, with columns of its
-// own.
+// narrow returns the table for narrow terminals. Rows of groups have columns of their own. A row that has figures of
+// queues and groups, like the sum of all queues, becomes two rows.
 func (t statsTable) narrow() [][]string {
 	rows := [][]string{{"QUEUE", "SCHEDULED", "OVERDUE", "NEXT DUE", "READY", "DEAD", "MEMORY"},
 		{"  GROUP", "LAG", "UNREAD", "PENDING", "HELD", "DEAD", "RETRYING"}}
 	for _, r := range t {
-		group := []string{r.name, r.lag, r.unread, r.pending, r.held, r.dead, r.retrying}
-		if !r.group {
+		groupName, groupDead := r.name, r.dead
+		if !r.isGroup {
 			rows = append(rows, []string{r.name, r.scheduled, r.overdue, r.next, r.ready, r.dead, r.memory})
-			group[0], group[5] = "  all groups", ""
+			groupName, groupDead = "  all groups", "" // the dead letters are in the row of the queue
 		}
 		if r.lag != "" {
-			rows = append(rows, group)
+			rows = append(rows, []string{groupName, r.lag, r.unread, r.pending, r.held, groupDead, r.retrying})
 		}
 	}
 	return rows
@@ -87,26 +87,27 @@ func statsRows(all []admin.QueueStats, now time.Time) (rows statsTable) {
 				held = human.Short(time.Duration(g.OldestHeld.Held))
 			}
 			rows = append(rows, statsRow{
-				name: "  " + human.OneLine(g.Name, 40), group: true, lag: human.Estimate(g.Lag, g.LagApprox), unread: unread,
+				name: "  " + human.OneLine(g.Name, 40), isGroup: true,
+				lag: human.Estimate(g.Lag, g.LagApprox), unread: unread,
 				pending: human.Estimate(g.Pending, false), held: held,
 				retrying: human.Estimate(g.Retrying, g.RetryingApprox), dead: human.Estimate(g.Dead, g.DeadApprox),
 			})
 		}
 		for _, p := range s.ByPartition {
-			used := map[string]int64(nil)
+			partitionMemory := "-"
 			if p.Memory != nil {
-				used = map[string]int64{"all": *p.Memory}
+				partitionMemory = human.Bytes(*p.Memory)
 			}
 			rows = append(rows, statsRow{
 				name: "  partition " + strconv.Itoa(p.Partition), scheduled: human.Estimate(p.Scheduled, false),
 				overdue: human.Estimate(p.Overdue, false),
 				ready:   human.Estimate(p.Ready, p.ReadyApprox), pending: human.Estimate(p.Pending, false),
-				dead: human.Estimate(p.Dead, false), memory: memory(used),
+				dead: human.Estimate(p.Dead, false), memory: partitionMemory,
 			})
 		}
 	}
 	if len(all) > 1 {
-		sum := total(all)
+		sum := sumOf(all)
 		row := queueRow(fmt.Sprintf("all %d queues", len(all)), sum, now)
 		g := sum.Groups[0]
 		row.lag, row.pending = human.Estimate(g.Lag, g.LagApprox), human.Estimate(g.Pending, false)
@@ -128,8 +129,8 @@ func queueRow(name string, s admin.QueueStats, now time.Time) statsRow {
 	}
 }
 
-// total adds up queues. All their groups become one group.
-func total(all []admin.QueueStats) (sum admin.QueueStats) {
+// sumOf adds up the stats of queues. The sum has one group, which adds up all groups.
+func sumOf(all []admin.QueueStats) (sum admin.QueueStats) {
 	var g admin.GroupStats
 	for _, s := range all {
 		sum.Scheduled += s.Scheduled
@@ -158,7 +159,7 @@ func total(all []admin.QueueStats) (sum admin.QueueStats) {
 	return sum
 }
 
-// memory returns the bytes of all keys of a queue as text, or "-" if they are not known.
+// memory formats the memory of all keys of a queue, or returns "-" if it is not known.
 func memory(keys map[string]int64) string {
 	if keys == nil {
 		return "-"

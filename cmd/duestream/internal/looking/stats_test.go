@@ -11,6 +11,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
+// stats counts scheduled messages, and the lag of groups, as a table, as JSON and with --watch. The table has a line
+// for each queue, each group and the sum.
 func TestStatsCountsQueuesAndGroups(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)
@@ -53,12 +55,13 @@ func TestStatsCountsQueuesAndGroups(t *testing.T) {
 	}
 }
 
+// stats adds up the partitions of a queue. --partitions adds a line for each of them.
 func TestStatsShowsPartitionsWhenAsked(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)
 	c.OK("queue", "partitions", "q", "--create", "3")
 	for i := range 3 {
-		c.InPartition(i, "ZADD", "due", "9999999999999", "m")
+		c.InPartition(i, "ZADD", "due", "9999999999999", "m") // due in the year 2286
 	}
 	out := c.OK("stats", "q")
 	if !strings.Contains(out, "q (3 partitions)  3  ") || strings.Contains(out, "partition 0") {

@@ -19,16 +19,16 @@ func Story(a *cli.App) *cobra.Command {
 	var queues []string
 	cmd := &cobra.Command{
 		Use:   "story <id>",
-		Short: "Tell what became of a message, also of one that is gone",
-		Long: `Prints every change of state of a message, as the scripts that made it wrote it down: when, by
-whom, which attempt, how late, why. A queue keeps such a history when its policy says so:
+		Short: "Show the history of a message, also of one that is gone",
+		Long: `Prints the recorded changes of state of a message: when, by which program, which
+attempt, how late, and why. A queue keeps a history if its policy has one:
 
   duestream queue set emails history=50000/24h
 
-keeps at least the newest 50,000 changes of each partition, for a day. "Held" is the time since
-the delivery, or since the worker last extended it. What was done by plain commands, an
-XREADGROUP or XACK, is not told, nor is a purge; duestream find says where a message is now.
-Exit code 3: nothing is told of it, or no queue keeps a history.`,
+This keeps at least the newest 50,000 changes of each partition, for a day. "Held" is
+the time since the delivery, or since its last extension. Plain commands (XREADGROUP,
+XACK) and purges are not recorded. duestream find shows where a message is now. The exit
+code is 3 if no change is recorded, or if no queue keeps a history.`,
 		Example: "  duestream story order-42\n  duestream story order-42 --queue emails --json",
 	}
 	check := cli.QueuesFlag(a, cmd, &queues, "read the history of this queue only; may be repeated")
@@ -40,30 +40,26 @@ Exit code 3: nothing is told of it, or no queue keeps a history.`,
 		if err != nil {
 			return err
 		}
-		return a.Print(s, func() { tellStory(a, s.Changes, s.At) })
+		return a.Print(s, func() { printChanges(a, s.Changes, s.At) })
 	})
 }
 
-// readStory reads the story, with a progress bar if that takes more than 200 ms.
+// readStory reads the story of a message, and draws a progress bar if that is slow.
 func readStory(ctx context.Context, a *cli.App, op *admin.Admin, id string, queues []string) (admin.Story, error) {
-	bar, begun := term.NewProgress(a.Err, "read"), time.Now()
+	bar := term.NewProgress(a.Err, "read")
 	defer bar.Clear()
-	return op.Story(ctx, id, admin.StoryOptions{Queues: queues, Progress: func(looked, total int64) {
-		if time.Since(begun) > 200*time.Millisecond {
-			bar.Of(looked, total)
-		}
-	}})
+	return op.Story(ctx, id, admin.StoryOptions{Queues: queues, Progress: slowProgress(bar)})
 }
 
-// tellStory prints changes as a timeline.
-func tellStory(a *cli.App, changes []admin.Change, now time.Time) {
+// printChanges prints changes as a timeline.
+func printChanges(a *cli.App, changes []admin.Change, now time.Time) {
 	queues := map[string]bool{}
 	for _, c := range changes {
 		queues[c.Queue] = true
 	}
 	rows := [][]string{}
 	for _, c := range changes {
-		row := []string{c.At.Local().Format("2006-01-02 15:04:05.000"), human.Relative(c.At, now)}
+		row := []string{c.At.Local().Format(millisecondTime), human.Relative(c.At, now)}
 		if len(queues) > 1 {
 			row = append(row, c.Queue)
 		}

@@ -21,9 +21,9 @@ import (
 )
 
 type topOptions struct {
-	every time.Duration
-	sort  string
-	once  bool
+	interval time.Duration // between looks
+	sort     string
+	once     bool
 }
 
 // Top returns the command top.
@@ -32,43 +32,48 @@ func Top(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "top [<queue>...]",
 		Short: "Watch queues, groups, rates and lateness, live",
-		Long: `Shows queues and their groups, and what goes on in them, until q or Ctrl-C; without
-arguments of all queues that the bridges know. Where the output is not a terminal, or
-with --once, prints one frame, which takes two looks an interval apart.
+		Long: `Shows queues, groups and their rates, until q or Ctrl-C. Without arguments it shows all
+queues that the bridges know. If the output is not a terminal, or with --once, it prints
+one frame, from two looks that are one interval apart.
 
-  SCHED    waiting for their time, retries included   OVERDUE  of them, past it
-  READY    not given to some group yet                DEAD     dead letters
-  IN/S     became scheduled per second                OUT/S    became ready
-  DONE/S   of a queue: every group was done with them; of a group: deliveries that ended
-  BEHIND   how late the oldest overdue message is     LATE     by how much the newest
-                                                               entries were late
-  LAG      not given to the group yet                 PENDING  held by its workers
-  HELD     for how long the oldest of these has       RETRY    of the 100 messages that
-           been with its worker                                are due next
-  WORKERS  that asked for something within a minute, / all of them
+  SCHED    messages that wait for their time, retries included
+  OVERDUE  scheduled messages that are already due
+  READY    messages that at least one group has not read
+  IN/S     messages that were scheduled, per second
+  OUT/S    messages that became ready, per second
+  DONE/S   queue: messages that every group has finished, per second;
+           group: deliveries that ended, per second
+  BEHIND   how late the oldest overdue message is
+  LATE     how late the newest entries became ready
+  DEAD     dead letters
+  LAG      messages that the group has not read
+  PENDING  messages that workers of the group hold
+  HELD     how long the oldest message of PENDING has been with its worker
+  WORKERS  workers that were active within the last minute / all workers
+  RETRY    retries for the group among the 100 messages that are due next
 
-~ before a number: it is an estimate. + behind it: there may be more. -: not known.
-The line with ! names the worst problem, and the next step.
+A number with ~ is an estimate. After a number with + there may be more. - means not
+known. The line with ! names the worst problem, and the next step.
 
-Keys: q quits, s sorts by name, lag, rate or lateness, p pauses (and then nothing is
-asked), arrows, j, k, space and b scroll, + and - change the interval.
+Keys: q quits, s sorts by name, lag, rate or lateness, p pauses (no requests are sent
+then), arrows, j, k, space and b scroll, + and - change the interval.
 
 A look sends about ten commands per queue (per partition, if it has several) and two
-per group, in a few pipelines. Of more than 512 partitions the queues take turns.`,
+per group, in a few pipelines. With more than 512 partitions the queues take turns.`,
 		Example: `  duestream top
   duestream top emails thumbnails --interval 5s
   duestream top --sort lateness --once
   duestream top --json | jq '.queues[] | {queue, overdue}'`,
 	}
 	f := cmd.Flags()
-	flags.DurationVar(f, &o.every, "interval", time.Second, "time between looks")
+	flags.DurationVar(f, &o.interval, "interval", time.Second, "time between looks")
 	f.StringVar(&o.sort, "sort", "name", "order of the queues: name, lag, rate or lateness")
 	f.BoolVar(&o.once, "once", false, "print one frame, and end")
 	cli.OfferValues(cmd, "sort", live.Sorts...)
 	return a.WithKnownQueues(cmd, func([]string) (err error) {
-		if o.every < live.MinInterval || o.every > live.MaxInterval {
-			least, most := human.Short(live.MinInterval), human.Short(live.MaxInterval)
-			err = usage.Errorf("interval %s: must be between %s and %s", o.every, least, most)
+		if o.interval < live.MinInterval || o.interval > live.MaxInterval {
+			err = usage.Errorf("interval %s: must be between %s and %s", o.interval, human.Short(live.MinInterval),
+				human.Short(live.MaxInterval))
 		}
 		if !slices.Contains(live.Sorts, o.sort) {
 			err = errors.Join(err, usage.Errorf("sort %q: must be one of %s", o.sort, strings.Join(live.Sorts, ", ")))
@@ -91,19 +96,19 @@ func runTop(ctx context.Context, a *cli.App, op *admin.Admin, o topOptions, queu
 	return topLines(ctx, a, o, look, first)
 }
 
-// topLooker returns the function that looks. It must not be called concurrently.
+// topLooker returns the function that reads everything a frame shows. The function must not be called concurrently.
 func topLooker(a *cli.App, op *admin.Admin, queues []string) func(context.Context) (live.Look, error) {
 	w := op.Watcher(queues...)
 	return func(ctx context.Context) (l live.Look, err error) {
 		if l.Queues, err = w.Look(ctx); err != nil {
 			return l, err
 		}
-		ctx, cancel := context.WithTimeout(ctx, live.NoAnswer)
+		ctx, cancel := context.WithTimeout(ctx, live.AnswerTimeout)
 		defer cancel()
 		if l.Server, err = op.ServerLoad(ctx); err != nil {
 			return l, err
 		}
-		// Not an error of the look: on a cluster, the heartbeats' key may be on the only server that is down.
+		// The look does not fail without heartbeats: on a cluster, their key may be on the only server that is down.
 		l.Bridges, err = op.Bridges(ctx)
 		l.BridgesFailed = err != nil
 		l.Advice = op.Advise(admin.Seen{Samples: l.Queues, Bridges: l.Bridges, BridgesFailed: l.BridgesFailed, Server: l.Server})
@@ -112,7 +117,7 @@ func topLooker(a *cli.App, op *admin.Admin, queues []string) func(context.Contex
 }
 
 func newTopState(a *cli.App, o topOptions) *live.State {
-	return live.NewState(cli.HostOf(a.RedisURL), a.Prefix, o.every, o.sort)
+	return live.NewState(cli.HostOf(a.RedisURL), a.Prefix, o.interval, o.sort)
 }
 
 // topLive shows frames on the terminal.
@@ -122,26 +127,27 @@ func topLive(ctx context.Context, a *cli.App, o topOptions, look func(context.Co
 	return newTopState(a, o).Show(ctx, a.In, out, a.Paint(a.Out), look, first)
 }
 
-// topLines prints one frame, or with --json a line per look.
+// topLines prints one frame after a second look, or with --json a line per look until ctx ends.
 func topLines(ctx context.Context, a *cli.App, o topOptions, look func(context.Context) (live.Look, error),
-	l live.Look) error {
+	first live.Look) error {
 	state := newTopState(a, o)
-	state.Take(l)
-	again := time.NewTicker(o.every)
-	defer again.Stop()
+	state.Take(first)
+	everyLook := a.JSON && !o.once
+	ticker := time.NewTicker(o.interval)
+	defer ticker.Stop()
 	for {
-		if a.JSON && !o.once {
+		if everyLook {
 			if err := a.PrintLine(state.JSON()); err != nil {
 				return err
 			}
 		}
 		select {
 		case <-ctx.Done():
-			if a.JSON && !o.once {
+			if everyLook {
 				return nil
 			}
 			return ctx.Err()
-		case <-again.C:
+		case <-ticker.C:
 		}
 		l, err := look(ctx)
 		state.Now = time.Now()
@@ -149,7 +155,7 @@ func topLines(ctx context.Context, a *cli.App, o topOptions, look func(context.C
 		case ctx.Err() != nil:
 		case err == nil:
 			state.Take(l)
-		case a.JSON && !o.once:
+		case everyLook:
 			state.Lost(state.Now, err)
 		default:
 			return err

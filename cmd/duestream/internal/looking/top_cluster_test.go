@@ -53,6 +53,7 @@ func TestTopOnACluster(t *testing.T) {
 	c.OK("schedule", here, "--in", "1h", "x")
 	c.OK("schedule", away, "--in", "1h", "x")
 	lines := c.Start("top", "--json", "--interval", "100ms", here, away)
+	// state returns what the last line of top says about a queue.
 	state := func(name string) (scheduled int, failed bool) {
 		all := strings.Split(strings.TrimSpace(lines.Out.String()), "\n")
 		got.Queues = nil

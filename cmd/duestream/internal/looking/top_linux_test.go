@@ -17,6 +17,7 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
+// On a terminal, top redraws its frame as the queues change, fits into the window, and obeys keys.
 func TestTopOnATerminal(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)
@@ -35,17 +36,17 @@ func TestTopOnATerminal(t *testing.T) {
 	}
 	c.OK("schedule", "queue-00", "--in", "1h", "y")
 	term.Shows("queue-00           2 ")
-	term.Press("s+p")
+	term.Press("s+p") // s: sort by lag, +: a longer interval, p: pause
 	term.Shows("s sort: lag", "every 250ms", "PAUSED")
 	c.OK("schedule", "queue-00", "--in", "1h", "z")
 	term.Resize(70, 12)
 	frame = term.Shows("… and 7 more queues")
 	if strings.Contains(frame, "queue-00          3 ") {
-		t.Errorf("paused, and goes on:\n%s", frame)
+		t.Errorf("the frame changed although top is paused:\n%s", frame)
 	}
-	term.Press("jj")
+	term.Press("jj") // scroll down by two queues
 	term.Shows("2 more queues above")
-	term.Press("pg")
+	term.Press("pg") // p: end the pause, g: scroll to the top
 	term.Shows("queue-00          3 ")
 	term.Press("q")
 	if err := cmd.Wait(); err != nil {
@@ -54,6 +55,7 @@ func TestTopOnATerminal(t *testing.T) {
 	term.GivenBack()
 }
 
+// However the user ends top, the exit code is 0 and the terminal has its former settings and screen.
 func TestTopGivesTheTerminalBack(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)
@@ -94,6 +96,8 @@ func TestTopGivesTheTerminalBackWhenItPanics(t *testing.T) {
 	t.Error("no panic")
 }
 
+// While the server is away, top shows since when, and keeps the last known figures. It reconnects by itself. A server
+// that refuses connections and a server that does not answer are both away.
 func TestTopGoesOnWhenTheConnectionWasLost(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t)
@@ -111,9 +115,9 @@ func TestTopGoesOnWhenTheConnectionWasLost(t *testing.T) {
 	direct.OK("schedule", "emails", "--in", "1h", "y")
 	proxy.Refuse(false)
 	if frame := term.Shows("emails             2 "); strings.Contains(frame, "disconnected") {
-		t.Errorf("it is there again:\n%s", frame)
+		t.Errorf("the connection is back, and the frame still says disconnected:\n%s", frame)
 	}
-	proxy.Stall(true) // now it does not even refuse connections
+	proxy.Stall(true) // connections are accepted, and never get an answer
 	term.Shows("disconnected since ", "the server does not answer")
 	proxy.Stall(false)
 	redistest.Eventually(t, clitest.Patience, func() (bool, string) {
@@ -127,7 +131,8 @@ func TestTopGoesOnWhenTheConnectionWasLost(t *testing.T) {
 	term.GivenBack()
 }
 
-// Colours appear only on terminals whose users want them.
+// Colours appear on a terminal, unless NO_COLOR, TERM=dumb or --color never forbids them; --color always wins over
+// NO_COLOR. Each case sees the error and the hint of health on an unreachable server.
 func TestColoursOnATerminal(t *testing.T) {
 	t.Parallel()
 	path, err := clitest.Binary()
@@ -139,6 +144,7 @@ func TestColoursOnATerminal(t *testing.T) {
 		args []string
 		want bool
 	}{
+		// A=b stands for an environment without a wish. An empty NO_COLOR counts as unset.
 		{"A=b", nil, true}, {"NO_COLOR=1", nil, false}, {"NO_COLOR=", nil, true}, {"TERM=dumb", nil, false},
 		{"A=b", []string{"--color", "never"}, false}, {"NO_COLOR=1", []string{"--color", "always"}, true},
 	} {
@@ -147,6 +153,7 @@ func TestColoursOnATerminal(t *testing.T) {
 		cmd.Stdout, cmd.Stderr = term.Tty, term.Tty
 		cmd.Env = append(os.Environ(), "TERM=xterm", "NO_COLOR=", test.env)
 		_ = cmd.Run()
+		// The hint, which is printed last, ends with "or try `duestream dev`".
 		redistest.Eventually(t, clitest.Patience, func() (bool, string) {
 			return strings.Contains(term.Seen.String(), "duestream dev"), term.Seen.String()
 		})
@@ -158,7 +165,8 @@ func TestColoursOnATerminal(t *testing.T) {
 	}
 }
 
-// Stats with totals fit on a terminal of 80 columns.
+// On a terminal of 80 columns, no line of stats is longer, except the advice ("! …"). Therefore groups have a table of
+// their own there; elsewhere they share the table of the queues.
 func TestStatsFitOnATerminal(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)
@@ -191,7 +199,7 @@ func TestStatsFitOnATerminal(t *testing.T) {
 	seen := strings.ReplaceAll(term.Seen.String(), "\r", "")
 	text := clitest.Controls.ReplaceAllString(seen, "")
 	for line := range strings.Lines(text) {
-		if len(line) > 81 && !strings.HasPrefix(line, "! ") {
+		if len(line) > 80+len("\n") && !strings.HasPrefix(line, "! ") {
 			t.Errorf("%d columns: %s", len(line)-1, line)
 		}
 	}

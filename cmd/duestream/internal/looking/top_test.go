@@ -12,6 +12,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
+// Without a terminal, top prints one frame with all queues, without colours and keys, and ends. With --json it prints
+// lines until it is stopped.
 func TestTopWithoutATerminalPrintsOneFrame(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)

@@ -14,9 +14,9 @@ func bulkExpire(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "expire <queue> [<id>...]",
 		Short: "Make dead letters of many scheduled messages",
-		Long: `Has scheduled messages expire now: they are not delivered, and bridges make dead letters
-of them, with reason expired, at once, or when the queue is resumed. Nothing is lost:
-"duestream dead redrive" delivers them after all.`,
+		Long: `Expires scheduled messages now. They are not delivered. Bridges turn them into dead
+letters with the reason expired, at once or when the queue is resumed. "duestream dead
+redrive" delivers them after all.`,
 		Example: `  duestream bulk expire emails --due-until 2026-01-01T00:00:00Z --dry-run
   duestream bulk expire emails --id-prefix campaign-7- --rate 1000/s`,
 	}
@@ -25,8 +25,8 @@ of them, with reason expired, at once, or when the queue is resumed. Nothing is 
 		if err := o.check(args[1:]); err != nil {
 			return err
 		}
-		return o.read(a, args[1:])
+		return o.readIDs(a, args[1:])
 	}, func(ctx context.Context, op *admin.Admin, args []string) error {
-		return changeMany(ctx, a, args[0], &o, op.Bulk().Expire, "expired", "before")
+		return changeMany(ctx, a, args[0], &o, op.Bulk().Expire, "expired", "already expired")
 	})
 }

@@ -15,6 +15,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
+// Each bulk command says how many messages it changed, left as they were, or did not find. An ID prefix is taken
+// literally: "a-*" is no pattern.
 func TestBulkSaysWhatBecameOfMessages(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)
@@ -45,6 +47,7 @@ func TestBulkSaysWhatBecameOfMessages(t *testing.T) {
 	}
 	var answer messages.BulkAnswer
 	c.JSON(&answer, "bulk", "reschedule", "q", "--all", "--retries", "--at", "2099-01-01T00:00:00Z")
+	// Changed are a-2 and the retry of c; a-1 and b are due at this time already.
 	if answer.Changed != 2 || answer.Unchanged != 2 || answer.Gone != 0 || answer.To.Year() != 2099 || answer.Looked != 4 {
 		t.Errorf("%+v", answer)
 	}
@@ -52,7 +55,7 @@ func TestBulkSaysWhatBecameOfMessages(t *testing.T) {
 	if !strings.HasPrefix(r.Out, "expired 1, gone 1\nnot expired:\nID ") || !strings.Contains(r.Out, "nobody") {
 		t.Error(r.Out)
 	}
-	if out = c.OK("bulk", "expire", "q", "b"); out != "expired 0, before 1, gone 0\n" {
+	if out = c.OK("bulk", "expire", "q", "b"); out != "expired 0, already expired 1, gone 0\n" {
 		t.Error(out)
 	}
 	c.Fails(exit.NotFound, []string{"none of 2 IDs"}, "bulk", "cancel", "q", "nobody", "none")
@@ -64,10 +67,12 @@ func TestBulkSaysWhatBecameOfMessages(t *testing.T) {
 	}
 }
 
+// --ids-from reads an ID from each line, with any line end, and keeps braces and spaces. A file without IDs, or with a
+// bad one, is refused as a whole.
 func TestBulkTakesIDsFromAFile(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)
-	c.Fill("q", "m-", 2500, time.Now().Add(time.Hour))
+	c.Fill("q", "m-", 2500, time.Now().Add(time.Hour)) // 2,400 of them are cancelled, and the one with the odd ID
 	c.OK("schedule", "q", "--id", "{odd} ", "--in", "1h", "x")
 	var lines strings.Builder
 	for i := range 2400 {
@@ -129,10 +134,10 @@ func TestBulkIsKilledAndGoesOn(t *testing.T) {
 	_ = cmd.Wait()
 	left := members(c, "q")
 	if left == 0 {
-		t.Fatal("it was done before it was killed")
+		t.Fatal("all messages were cancelled before the kill")
 	}
 	soon := time.Now()
-	for i := range 20 { // due while the rest is cancelled
+	for i := range 20 { // messages that become due while the others are cancelled
 		c.Do("ZADD", c.Key("q", "due"), fmt.Sprint(soon.Add(time.Duration(i)*10*time.Millisecond).UnixMilli()),
 			fmt.Sprintf("now-%02d", i))
 	}

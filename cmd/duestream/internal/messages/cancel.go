@@ -26,20 +26,20 @@ be delivered. If a message is not scheduled, and its retries wait, the retries o
 groups are cancelled. --retries cancels the scheduled message and its retries. --group
 cancels only the retries of one group. A message that a worker holds is not stopped.
 
---running cancels a message wherever it is, for all groups or for that of --group: also
-a ready message, and a message that a worker holds. A held message is reported as
-cancelling: its worker learns of it within 5 seconds, and the message ends when the
-worker releases it. With --group, a message that the group has not read is reported as
+--running also cancels a message that is ready or that a worker holds, for all groups or
+for the group of --group. A held message is reported as cancelling: its worker learns of
+the cancellation within 5 seconds, and the message ends when the worker releases it.
+With --group, a message that waits for its first delivery to that group is reported as
 unread, and is not cancelled.
 
-A message that does not wait anywhere is reported as not found. The exit code is 3 if
-that is true of all messages, and 6 if it is true of some.`,
+If none of the messages is found, the exit code is 3. If some are not found, it is 6.`,
 		Example: `  duestream cancel emails order-42 order-43
   duestream cancel callbacks order-42 --group partner-a
   duestream cancel reports big-one --running`,
 	}
 	o.flags(cmd)
-	cmd.Flags().BoolVar(&running, "running", false, "wherever they are, also what a worker holds; with --group for one group")
+	cmd.Flags().BoolVar(&running, "running", false,
+		"also ready messages, and messages that a worker holds; with --group for one group")
 	cmd.MarkFlagsMutuallyExclusive("running", "retries")
 	a.OldBridgesFlag(cmd)
 	return a.WithClient(cmd, o.check, func(ctx context.Context, client *bridge.Client, args []string) error {
@@ -51,34 +51,34 @@ that is true of all messages, and 6 if it is true of some.`,
 }
 
 type cancelled struct {
-	ID        string       `json:"id"`
-	Cancelled bool         `json:"cancelled"`
-	Retries   []takenRetry `json:"retries,omitempty"` // the retries that were cancelled
+	ID        string        `json:"id"`
+	Cancelled bool          `json:"cancelled"`
+	Retries   []retryAnswer `json:"retries,omitempty"` // the retries that were cancelled
 }
 
 func cancelMessages(ctx context.Context, a *cli.App, client *bridge.Client, o reach, queue string, ids []string) error {
 	answers := make([]cancelled, 0, len(ids))
 	missing := 0
-	var late error // cancelled, but not yet as durable as asked
+	var notDurable error // error of a message that was cancelled, but whose durability was not confirmed
 	for _, id := range ids {
-		var taken []bridge.Retry
-		err := o.within(&taken, func(s ...bridge.Scope) error { return client.Cancel(ctx, queue, id, s...) })
+		var retries []bridge.Retry
+		err := o.call(&retries, func(s ...bridge.Scope) error { return client.Cancel(ctx, queue, id, s...) })
 		switch {
 		case errors.Is(err, bridge.ErrNotScheduled):
 			missing++
 		case errors.Is(err, bridge.ErrNotDurable):
-			late = err
+			notDurable = err
 		case err != nil:
 			return errors.Join(printCancelled(a, queue, answers), err)
 		}
-		answers = append(answers, cancelled{id, !errors.Is(err, bridge.ErrNotScheduled), takenRetries(taken)})
+		answers = append(answers, cancelled{id, !errors.Is(err, bridge.ErrNotScheduled), newRetryAnswers(retries)})
 	}
 	if printed := printCancelled(a, queue, answers); printed != nil {
 		return printed
 	}
 	switch {
-	case late != nil:
-		return late
+	case notDurable != nil:
+		return notDurable
 	case missing == 0:
 		return nil
 	case missing == len(ids):
@@ -92,23 +92,23 @@ type cancelledRunning struct {
 	ID      string               `json:"id"`
 	Verdict bridge.CancelVerdict `json:"verdict"`
 	Holders []bridge.Holder      `json:"holders,omitempty"` // the workers that learn of the cancellation
-	Retries []takenRetry         `json:"retries,omitempty"` // the retries that were cancelled
+	Retries []retryAnswer        `json:"retries,omitempty"` // the retries that were cancelled
 }
 
 func cancelRunning(ctx context.Context, a *cli.App, client *bridge.Client, group, queue string, ids []string) error {
-	done, err := client.CancelRunning(ctx, queue, group, ids...)
-	answers, missing, unread := make([]cancelledRunning, 0, len(done)), 0, 0
-	for _, c := range done {
+	results, err := client.CancelRunning(ctx, queue, group, ids...)
+	answers, missing, unread := make([]cancelledRunning, 0, len(results)), 0, 0
+	for _, c := range results {
 		switch c.Verdict {
 		case bridge.VerdictNotFound:
 			missing++
-			if err != nil { // only a whole search proves that it is nowhere
+			if err != nil { // the search was not completed, so the message may exist
 				continue
 			}
 		case bridge.VerdictUnread:
 			unread++
 		}
-		answers = append(answers, cancelledRunning{c.ID, c.Verdict, c.Holders, takenRetries(c.Retries)})
+		answers = append(answers, cancelledRunning{c.ID, c.Verdict, c.Holders, newRetryAnswers(c.Retries)})
 	}
 	printed := a.Print(answers, func() {
 		for _, c := range answers {
@@ -125,7 +125,7 @@ func cancelRunning(ctx context.Context, a *cli.App, client *bridge.Client, group
 	case missing == len(ids):
 		return fmt.Errorf("cancel %s: %w", queue, admin.ErrNotFound)
 	case unread > 0:
-		return fmt.Errorf("%w: group %s has not read %d of %s yet, and what it has not read is for other groups as well",
+		return fmt.Errorf("%w: group %s has not read %d of %s yet, and an unread message is for other groups as well",
 			exit.Refused(missing+unread < len(ids)), group, unread, human.Counted(len(ids), "message"))
 	case missing > 0:
 		return fmt.Errorf("%w: not found: %d of %s", exit.ErrPartly, missing, human.Counted(len(ids), "message"))
@@ -141,9 +141,9 @@ func printCancelled(a *cli.App, queue string, answers []cancelled) error {
 			if !c.Cancelled {
 				state = "not scheduled"
 			}
-			for i, r := range c.Retries {
-				state += []string{", ", ": "}[max(0, 1-i)] + r.whose() + " that was due " + human.Clock(r.Due, now)
-			}
+			state += describeRetries(": ", c.Retries, func(r retryAnswer) string {
+				return r.describe() + " that was due " + human.Clock(r.Due, now)
+			})
 			fmt.Fprintf(a.Out, "%s  %s\n", c.ID, state)
 		}
 	})

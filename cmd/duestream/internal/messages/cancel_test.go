@@ -14,6 +14,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
+// cancel says of each message whether it was cancelled. If some of several were not scheduled, the exit code is
+// exit.Partly.
 func TestCancelSaysWhatItCancelled(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)
@@ -24,10 +26,11 @@ func TestCancelSaysWhatItCancelled(t *testing.T) {
 		t.Error(out)
 	}
 	c.Fails(exit.NotFound, []string{"hint: it became ready"}, "cancel", "q", "a")
-	r := c.Fails(exit.Partly, []string{"not scheduled: 1 of 3 messages", "with --running"}, "cancel", "q", "b", "a",
-		"c", "--json")
+	r := c.Fails(exit.Partly, []string{"not scheduled: 1 of 3 messages", "--running also cancels"}, "cancel", "q",
+		"b", "a", "c", "--json")
 	var answers []messages.Cancelled
 	clitest.Decode(t, r.Out, &answers)
+	// ID, Cancelled, Retries.
 	if fmt.Sprint(answers) != "[{b true []} {a false []} {c true []}]" {
 		t.Error(answers)
 	}
@@ -36,7 +39,7 @@ func TestCancelSaysWhatItCancelled(t *testing.T) {
 	}
 }
 
-// A payment arrives after the first failed attempt: the retries of the callback are cancelled.
+// Cancel also finds the waiting retries of a message, of one group or of all groups.
 func TestCancelTakesRetriesThatWait(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)
@@ -49,7 +52,7 @@ func TestCancelTakesRetriesThatWait(t *testing.T) {
 		strings.Contains(out, ",") {
 		t.Error(out)
 	}
-	// Only the message itself: retries are searched only if there is no such message.
+	// Without a flag, cancel looks for retries only if the message itself is not scheduled.
 	if out := c.OK("cancel", "q", "a"); out != "a  cancelled\n" {
 		t.Error(out)
 	}
@@ -106,14 +109,15 @@ func TestCancelRunning(t *testing.T) {
 		t.Errorf("%+v", answers)
 	}
 	c.Fails(exit.NotFound, nil, "cancel", "q", "nobody", "--running")
-	c.Fails(exit.NotFound, []string{"held by a worker is cancelled with --running"}, "cancel", "q", "held")
-	for _, of := range [][]string{{"pending", "q", "g"}, {"find", "held"}} {
-		if out := c.OK(of...); !strings.Contains(out, "cancelled") || strings.Contains(out, "10000000000") {
-			t.Errorf("%s: %s", of[0], out)
+	c.Fails(exit.NotFound, []string{"--running also cancels a message"}, "cancel", "q", "held")
+	const cancelMark = "10000000000" // beginning of the mark in a cancelled entry's delivery count, which is internal
+	for _, command := range [][]string{{"pending", "q", "g"}, {"find", "held"}} {
+		if out := c.OK(command...); !strings.Contains(out, "cancelled") || strings.Contains(out, cancelMark) {
+			t.Errorf("%s: %s", command[0], out)
 		}
 	}
 	if out := c.OK("export", "q"); !strings.Contains(out, `"count":0`) {
-		t.Errorf("exported what nobody is to get again: %s", out)
+		t.Errorf("exported a cancelled message: %s", out)
 	}
 	c.Fails(exit.Invalid, nil, "cancel", "q", "held", "--running", "--retries")
 }

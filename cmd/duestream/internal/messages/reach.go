@@ -2,6 +2,7 @@ package messages
 
 import (
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -18,44 +19,57 @@ type reach struct {
 }
 
 func (o *reach) flags(cmd *cobra.Command) {
-	cmd.Flags().BoolVar(&o.retries, "retries", false, "the message, and also its retries that wait, of all groups")
-	cmd.Flags().StringVar(&o.group, "group", "", "only the retries that wait for this group")
+	cmd.Flags().BoolVar(&o.retries, "retries", false, "also the waiting retries of the message, in all groups")
+	cmd.Flags().StringVar(&o.group, "group", "", "only the waiting retries of this group")
 	cmd.MarkFlagsMutuallyExclusive("retries", "group")
 }
 
-// within calls do with the scope that the flags select. Without a flag it tries the scheduled message first, and the
-// retries only if there is none: finding retries walks through the whole schedule.
-func (o *reach) within(taken *[]bridge.Retry, do func(...bridge.Scope) error) error {
+// call calls change with the scope that the flags select, and puts the retries that were changed into retries. Without
+// a flag it tries the scheduled message first, and the retries only if no message is scheduled, because finding retries
+// walks through the whole schedule.
+func (o *reach) call(retries *[]bridge.Retry, change func(...bridge.Scope) error) error {
 	switch {
 	case o.group != "":
-		return do(bridge.RetriesOf(o.group).Into(taken))
+		return change(bridge.RetriesOf(o.group).Into(retries))
 	case o.retries:
-		return do(bridge.Retries().Into(taken))
+		return change(bridge.Retries().Into(retries))
 	}
-	err := do()
+	err := change()
 	if errors.Is(err, bridge.ErrNotScheduled) {
-		err = do(bridge.Retries().Into(taken))
+		err = change(bridge.Retries().Into(retries))
 	}
 	return err
 }
 
 func (o *reach) check([]string) error { return cli.CheckGroup(o.group) }
 
-// takenRetry is the JSON of a retry.
-type takenRetry struct {
-	Group string    `json:"group"` // empty: a message redriven for all groups
+// retryAnswer is the JSON of a retry.
+type retryAnswer struct {
+	Group string    `json:"group"` // "" for a message that was redriven for all groups
 	Due   time.Time `json:"due"`
 }
 
-func takenRetries(taken []bridge.Retry) (out []takenRetry) {
-	for _, r := range taken {
-		out = append(out, takenRetry{r.Group, r.Due})
+func newRetryAnswers(retries []bridge.Retry) (answers []retryAnswer) {
+	for _, r := range retries {
+		answers = append(answers, retryAnswer{r.Group, r.Due})
 	}
-	return out
+	return answers
 }
 
-// whose returns "retry for mailer", or "redriven message" if it is for all groups.
-func (r takenRetry) whose() string {
+// describeRetries lists retries behind a separator, and returns "" if there are none.
+func describeRetries(separator string, retries []retryAnswer, describe func(retryAnswer) string) string {
+	var texts []string
+	for _, r := range retries {
+		texts = append(texts, describe(r))
+	}
+	if len(texts) == 0 {
+		return ""
+	}
+	return separator + strings.Join(texts, ", ")
+}
+
+// describe returns "retry for mailer", or "redriven message" if the message is for all groups.
+func (r retryAnswer) describe() string {
 	if r.Group == "" {
 		return "redriven message"
 	}

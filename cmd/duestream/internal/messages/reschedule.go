@@ -22,10 +22,11 @@ func Reschedule(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "reschedule <queue> <id> (--in <duration> | --at <time>)",
 		Short: "Move a scheduled message, or its retries, to another time",
-		Long: `Moves a message that is still scheduled: it will not be delivered at the old time. When
-it is not scheduled any more, but waits to be tried again, its retries are moved, of all
-groups: --in 0s has them tried now. With --retries both are, with --group only the
-retries of one group. When nothing waits, nothing is changed, and the exit code is 3.`,
+		Long: `Moves a message that is still scheduled. The message is not delivered at the old time.
+If the message is not scheduled, and its retries wait, the retries of all groups are
+moved; with --in 0s they are delivered now. --retries moves the scheduled message and
+its retries. --group moves only the retries of one group. If nothing waits, nothing is
+changed, and the exit code is 3.`,
 		Example: `  duestream reschedule emails order-42 --in 2h
   duestream reschedule emails order-42 --at 2026-12-24T18:00:00Z
   duestream reschedule callbacks order-42 --in 0s --group partner-a`,
@@ -41,8 +42,8 @@ retries of one group. When nothing waits, nothing is changed, and the exit code 
 func moveMessage(ctx context.Context, a *cli.App, client *bridge.Client, o reach, queue, id string,
 	to bridge.Option) error {
 	var due time.Time
-	var taken []bridge.Retry
-	err := o.within(&taken, func(s ...bridge.Scope) (err error) {
+	var retries []bridge.Retry
+	err := o.call(&retries, func(s ...bridge.Scope) (err error) {
 		due, err = client.Reschedule(ctx, queue, id, to, s...)
 		return err
 	})
@@ -51,13 +52,10 @@ func moveMessage(ctx context.Context, a *cli.App, client *bridge.Client, o reach
 	}
 	value := struct {
 		output.ScheduledAt
-		Retries []takenRetry `json:"retries,omitempty"` // the retries that were moved
-	}{output.NewScheduledAt(id, due), takenRetries(taken)}
+		Retries []retryAnswer `json:"retries,omitempty"` // the retries that were moved
+	}{output.NewScheduledAt(id, due), newRetryAnswers(retries)}
 	return errors.Join(err, a.Print(value, func() {
-		what := ""
-		for i, r := range value.Retries {
-			what += []string{", ", "  "}[max(0, 1-i)] + r.whose()
-		}
-		fmt.Fprintf(a.Out, "%s  due %s%s\n", id, human.Clock(due, a.Now(queue)), what)
+		moved := describeRetries("  ", value.Retries, retryAnswer.describe)
+		fmt.Fprintf(a.Out, "%s  due %s%s\n", id, human.Clock(due, a.Now(queue)), moved)
 	}))
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/output"
 )
 
+// reschedule moves a message to a time, or to now, and says when it is due.
 func TestRescheduleMovesAMessage(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)
@@ -29,7 +30,8 @@ func TestRescheduleMovesAMessage(t *testing.T) {
 	c.Fails(exit.NotFound, nil, "reschedule", "q", "gone", "--in", "1h")
 }
 
-// A partner's system is up again: its retries are moved to now.
+// reschedule moves the waiting retries of a message, those of one group or of all groups, if the message itself is not
+// scheduled. So retries can be made due once a partner's system is up again.
 func TestRescheduleMovesRetriesThatWait(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)
@@ -41,7 +43,7 @@ func TestRescheduleMovesRetriesThatWait(t *testing.T) {
 	at := time.Now().Add(2 * time.Hour).Truncate(time.Second)
 	var got struct {
 		output.ScheduledAt
-		Retries []messages.TakenRetry
+		Retries []messages.RetryAnswer
 	}
 	c.JSON(&got, "reschedule", "q", "a", "--at", at.Format(time.RFC3339))
 	if got.ID != "a" || !got.Due.Equal(at) || len(got.Retries) != 2 || !got.Retries[0].Due.Equal(at) {

@@ -36,7 +36,7 @@ type scheduleOptions struct {
 	file                   string
 	fromLine               int
 	duplicates             bool
-	given                  func(flag string) bool
+	given                  func(flag string) bool // reports whether the command line has the flag
 }
 
 // Schedule returns the command schedule.
@@ -53,29 +53,30 @@ line is a JSON object with these fields, all optional:
 
   id              names the message (string)
   payload         a string stands for its bytes, any other JSON for its compact text
-  payload_base64  the payload as base64, for what is not UTF-8
+  payload_base64  the payload as base64, if it is not UTF-8
   in_ms           delay in ms from the moment the line is sent; or
   at_ms           due time, Unix ms
-  spread_ms       delays it by a further 0 to this, chosen by hashing its ID
+  spread_ms       delays the message by a further 0 to this, chosen by a hash of its ID
   headers         object of strings
   max_attempts    deliveries before a dead letter
-  retry_delays_ms delays after its failed attempts, in ms (array of numbers)
-  retry_for_ms    how long it is tried, from its due time on
-  max_snoozes     how often a group may put it off
-  max_crashes     how often it may be abandoned, counted apart from failures
-  handler_timeout_ms how long its handler may take, in ms
-  expires_ms      Unix ms after which it is dead-lettered instead of delivered
-  key             messages with one key are delivered one at a time (string)
+  retry_delays_ms delays after failed attempts, in ms (array of numbers)
+  retry_for_ms    how long the message is tried, from its due time on
+  max_snoozes     how often a group may snooze the message
+  max_crashes     how often workers may abandon the message (failures count apart)
+  handler_timeout_ms how long a handler may take, in ms
+  expires_ms      Unix ms after which the message is dead-lettered instead of delivered
+  key             ordering key: its messages are delivered one at a time (string)
 
---in, --at, --spread, --key, --header, --expires-in, --expires-at and those of retries (--max-attempts and
-below in the list) hold for the lines that do not say so themselves; headers are added to those of the line.
+--in, --at, --spread, --key, --header, --expires-in, --expires-at, --max-attempts,
+--retry-delays, --retry-for, --max-snoozes, --max-crashes and --handler-timeout apply to
+lines that lack the field. Headers are added to those of the line.
 
-A file can be scheduled again without harm: for 24 h (--dedup) an ID that was taken is
-refused and counted as a duplicate. A line without an ID gets one made from its number
-and its SHA-256, so the same line at the same place is the same message. A line that
-is refused is reported with its number, the first ten of them, and the rest goes on (exit
-code 6). When Redis is full or away for longer than the retries last, or after Ctrl-C, it
-stops and says from which line to go on (--from-line).`,
+You may schedule a file again: for 24 h (--dedup) an ID that was accepted is refused,
+and counted as a duplicate. A line without an ID gets an ID made from its number and its
+SHA-256, so the same line at the same place is the same message. A refused line does not
+stop the others (exit code 6). The first ten refused lines are reported with their
+numbers. If Redis is full, or away for longer than the retries last, or after Ctrl-C,
+the command stops and prints the line to continue from (--from-line).`,
 		Example: `  duestream schedule emails --in 15m --id order-42 --header trace=abc 'hello'
   duestream schedule reports --at 2026-01-02T09:00:00+01:00 - < report.pdf
   duestream schedule emails --file messages.ndjson --header source=import --duplicates`,
@@ -87,20 +88,30 @@ stops and says from which line to go on (--from-line).`,
 	f := cmd.Flags()
 	o.when.Flags(cmd)
 	flags.DelayVar(f, &o.spread, "spread",
-		"delay by a further 0 to this, chosen by hashing the ID, to spread messages of one instant")
-	f.StringVar(&o.id, "id", "", "name the message; while it is scheduled, another with this ID is refused. Default: a new ULID")
+		"delay by a further 0 to this, to spread messages that are due at once; a hash of the ID decides by how much")
+	f.StringVar(&o.id, "id", "",
+		"ID of the message; while it is scheduled, another message with this ID is refused. Default: a new ULID")
 	f.Var(&o.headers, "header", "add a header; may be given again")
 	f.IntVar(&o.maxAttempts, "max-attempts", 0, "deliveries to a group before a dead letter; 0 = by policy")
-	f.Var(&o.retryDelays, "retry-delays", "exact delays after failed attempts: 1m,3m,5m; the last one repeats. Default: by policy")
-	flags.DelayVar(f, &o.retryFor, "retry-for", "try it for so long from its due time on. Default: by policy")
-	f.IntVar(&o.maxSnoozes, "max-snoozes", 0, "how often a group may put it off; 0 = by policy")
-	f.IntVar(&o.maxCrashes, "max-crashes", 0, "how often it may be abandoned, counted apart from failures; 0 = by policy")
-	flags.DelayVar(f, &o.handlerTimeout, "handler-timeout", "how long its handler may take before the attempt fails. Default: by policy, or else by the worker")
-	flags.DelayVar(f, &o.expiresIn, "expires-in", "dead-letter it instead of delivering it so long after now")
-	flags.InstantVar(f, &o.expiresAt, "expires-at", "dead-letter it instead of delivering it after this time: RFC 3339")
-	flags.DelayVar(f, &o.dedup, "dedup", "refuse the ID for so long, also after delivery; needs --id. Default with --file: 24h")
-	f.StringVar(&o.replace, "replace", "", "take the place of a scheduled message with this --id: always, later or earlier (only with such a due time)")
-	f.StringVar(&o.key, "key", "", "deliver messages that share this key one at a time, in due order: a customer, an account")
+	f.Var(&o.retryDelays, "retry-delays",
+		"exact delays after failed attempts: 1m,3m,5m; the last one repeats. Default: by policy")
+	flags.DelayVar(f, &o.retryFor, "retry-for",
+		"how long the message is tried, from its due time on. Default: by policy")
+	f.IntVar(&o.maxSnoozes, "max-snoozes", 0, "how often a group may snooze the message; 0 = by policy")
+	f.IntVar(&o.maxCrashes, "max-crashes", 0,
+		"how often workers may abandon the message, counted apart from failures; 0 = by policy")
+	flags.DelayVar(f, &o.handlerTimeout, "handler-timeout",
+		"how long a handler may take before the attempt fails. Default: by policy, or else by the worker")
+	flags.DelayVar(f, &o.expiresIn, "expires-in",
+		"dead-letter the message if it is not delivered within this time from now")
+	flags.InstantVar(f, &o.expiresAt, "expires-at",
+		"dead-letter the message instead of delivering it after this time: RFC 3339")
+	flags.DelayVar(f, &o.dedup, "dedup",
+		"refuse the ID for this time, also after delivery; needs --id. Default with --file: 24h")
+	f.StringVar(&o.replace, "replace", "",
+		"replace a scheduled message with this --id: always, or only if the new due time is later or earlier")
+	f.StringVar(&o.key, "key", "",
+		"ordering key, like a customer's: its messages are delivered one at a time, in due order")
 	f.StringVarP(&o.file, "file", "f", "", "schedule a message per line of this file; - = standard input")
 	f.IntVar(&o.fromLine, "from-line", 1, "with --file: skip the lines before this one")
 	cmd.MarkFlagsMutuallyExclusive("expires-in", "expires-at")
@@ -137,6 +148,7 @@ func scheduleOne(
 	if errors.Is(err, bridge.ErrDuplicate) {
 		return explainDuplicate(ctx, a, op, queue, id, err)
 	}
+	// With ErrNotDurable and a receipt the message is scheduled: print it, and return the error.
 	if err != nil && (!errors.Is(err, bridge.ErrNotDurable) || receipt.Due.IsZero()) {
 		return err
 	}
@@ -156,13 +168,12 @@ func scheduleOne(
 	}))
 }
 
-// explainDuplicate adds to a duplicate error the end of the ID's dedup window, if the first message is no longer
-// scheduled.
+// explainDuplicate adds the end of the ID's dedup window to a duplicate error, if the ID has such a window.
 func explainDuplicate(ctx context.Context, a *cli.App, op *admin.Admin, queue, id string, err error) error {
-	until, unknown := op.Remembered(ctx, queue, id)
-	now, untold := op.Time(ctx, queue)
-	if unknown != nil || untold != nil || !until.After(now) {
-		return err // its first message is still scheduled
+	until, windowErr := op.Remembered(ctx, queue, id)
+	now, timeErr := op.Time(ctx, queue)
+	if windowErr != nil || timeErr != nil || !until.After(now) {
+		return err // the window cannot be read, or the ID has none because the first message is still scheduled
 	}
 	return fmt.Errorf("%w: %s took it before; its ID is remembered until %s", err, queue, until.Local().Format(time.RFC3339))
 }
@@ -173,11 +184,19 @@ func (o *scheduleOptions) checkExpiry(ctx context.Context, op *admin.Admin, queu
 		return nil
 	}
 	now, err := op.Time(ctx, queue)
-	if due := now.Add(o.when.In + o.spread); err == nil && !o.expiresAt.After(due) {
-		err = usage.Errorf("expires %s: must be after the due time %s", o.expiresAt.Format(time.RFC3339),
-			due.Format(time.RFC3339))
+	if err != nil {
+		return err
 	}
-	return err
+	return checkExpiresAfter(o.expiresAt, now.Add(o.when.In+o.spread))
+}
+
+// checkExpiresAfter refuses a message that expires before its latest due time, or at that time.
+func checkExpiresAfter(expires, latestDue time.Time) error {
+	if expires.After(latestDue) {
+		return nil
+	}
+	return usage.Errorf("expires %s: must be after the due time %s", expires.Format(time.RFC3339),
+		latestDue.Format(time.RFC3339))
 }
 
 // setRetries copies the retry flags into the message.
@@ -217,13 +236,14 @@ func (o *scheduleOptions) options() ([]bridge.Option, error) {
 		}
 	}
 	all = append(all, func(m *bridge.NewMessage) { o.setRetries(m) })
-	if last := o.when.At.Add(o.spread); !o.when.At.IsZero() && !o.expiresAt.IsZero() && !o.expiresAt.After(last) {
-		return nil, usage.Errorf("expires %s: must be after the due time %s", o.expiresAt.Format(time.RFC3339),
-			last.Format(time.RFC3339))
+	if !o.when.At.IsZero() && !o.expiresAt.IsZero() {
+		if err := checkExpiresAfter(o.expiresAt, o.when.At.Add(o.spread)); err != nil {
+			return nil, err
+		}
 	}
-	if last := o.when.In + o.spread; o.given("expires-in") && o.when.At.IsZero() && o.expiresIn <= last {
+	if latest := o.when.In + o.spread; o.given("expires-in") && o.when.At.IsZero() && o.expiresIn <= latest {
 		return nil, usage.Errorf("expires-in %s: must be after the due time, which is in %s at the latest",
-			human.Short(o.expiresIn), human.Short(last))
+			human.Short(o.expiresIn), human.Short(latest))
 	}
 	all = append(all, bridge.ExpiresIn(o.expiresIn), bridge.ExpiresAt(o.expiresAt))
 	switch replace, known := replaceOptions[o.replace]; {

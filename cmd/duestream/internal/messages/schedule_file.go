@@ -40,11 +40,11 @@ func scheduleFile(ctx context.Context, a *cli.App, o scheduleOptions, args []str
 		return err
 	}
 	f := &linefile.Feeder[bridge.NewMessage]{Output: &a.Output, From: o.fromLine, Senders: schedulersOfFile}
-	var closed func()
-	if f.Lines, f.Size, closed, err = linefile.Open(a.In, o.file); err != nil {
+	var closeFile func()
+	if f.Lines, f.Size, closeFile, err = linefile.Open(a.In, o.file); err != nil {
 		return err
 	}
-	defer closed()
+	defer closeFile()
 	f.Parse = func(number int, line []byte, tooLong bool) (bridge.NewMessage, error) {
 		switch {
 		case number < f.From:
@@ -73,16 +73,17 @@ func scheduleFile(ctx context.Context, a *cli.App, o scheduleOptions, args []str
 
 // feedSchedule runs a feeder of messages, and prints the counts.
 func feedSchedule(ctx context.Context, a *cli.App, f *linefile.Feeder[bridge.NewMessage], queue string) error {
-	err := f.End(f.Run(ctx), func(goOn int) error {
-		t := fileTally{queue, f.Taken + f.Duplicates + f.Refused, f.Taken, f.Duplicates, f.Refused, goOn}
+	runErr := f.Run(ctx)
+	err := f.Finish(runErr, func(resumeLine int) error {
+		t := fileTally{queue, f.Taken + f.Duplicates + f.Refused, f.Taken, f.Duplicates, f.Refused, resumeLine}
 		return a.Print(t, func() {
 			fmt.Fprintf(a.Out, "scheduled %s, duplicates %s, refused %s of %s\n",
 				human.Thousands(t.Scheduled), human.Thousands(t.Duplicates), human.Thousands(t.Refused), human.Thousands(t.Lines))
 		})
 	})
 	if err == nil && f.Refused > 0 {
-		err = fmt.Errorf("%w: refused: %s, see above", exit.Refused(f.Taken+f.Duplicates > 0),
-			human.Counted(f.Refused, "line"))
+		anyDone := f.Taken+f.Duplicates > 0
+		err = fmt.Errorf("%w: refused: %s, see above", exit.Refused(anyDone), human.Counted(f.Refused, "line"))
 	}
 	return err
 }
@@ -93,7 +94,7 @@ func (o scheduleOptions) fileDefaults() (m bridge.NewMessage, err error) {
 	if !o.given("dedup") {
 		window = linefile.DedupWindow
 	}
-	o.dedup = 0 // a file needs no --id for it
+	o.dedup = 0 // options refuses --dedup without --id, but each line of a file has an ID of its own
 	if _, err := o.options(); err != nil {
 		return m, err
 	}
@@ -103,8 +104,8 @@ func (o scheduleOptions) fileDefaults() (m bridge.NewMessage, err error) {
 	return m, nil
 }
 
-// sendMessages schedules a batch. Its errors name the wrong field but not the message, because the caller names the
-// line.
+// sendMessages schedules a batch, and returns an error or nil for each message. An error about an invalid field names
+// the field without the message, because the caller adds the number of the line.
 func sendMessages(ctx context.Context, client *bridge.Client, queue string, messages []bridge.NewMessage) []error {
 	errs := make([]error, len(messages))
 	results, failed := client.SendBatch(ctx, queue, messages)

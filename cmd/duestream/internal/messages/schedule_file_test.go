@@ -20,6 +20,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
+// writeFile writes a file of messages, and returns its name.
 func writeFile(t *testing.T, text string) string {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "messages.ndjson")
@@ -29,9 +30,12 @@ func writeFile(t *testing.T, text string) string {
 	return name
 }
 
+// The good lines of a file are scheduled, and each bad line is reported with its number. A byte order mark, empty lines
+// and line ends of Windows are no errors; empty lines count in the numbers, but not as lines.
 func TestFileIsScheduledAndItsBadLinesAreReported(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)
+	// 4102444800000 is the beginning of the year 2100.
 	file := writeFile(t,
 		"\ufeff"+`{"id":"text","payload":"h\u00e9llo","in_ms":3600000,"headers":{"a":"b"},"max_attempts":3,`+
 			`"expires_ms":4102444800000}
@@ -50,9 +54,9 @@ not json
 		t.Errorf("exit code %d: %s%s", r.Code, r.Out, r.Err)
 	}
 	for _, text := range []string{
-		"line 6: unknown field \"paylod\"\n", "line 7: is not JSON: ",
+		"line 6: unknown field \"paylod\"\n", "line 7: is not a JSON object",
 		"line 8: id \"bad\\a\": must not hold control characters\n",
-		"line 11: at \"1970-01-01T00:00:00Z\": must be between 2001", "duestream: partly done: refused: 4 lines",
+		"line 11: at_ms \"1970-01-01T00:00:00Z\": must be between 2001", "duestream: partly done: refused: 4 lines",
 	} {
 		if !strings.Contains(r.Err, text) {
 			t.Errorf("stderr does not say %q:\n%s", text, r.Err)
@@ -72,6 +76,8 @@ not json
 	}
 }
 
+// A file that is scheduled twice schedules each message once. This holds for lines without an ID, too: a line's ID
+// follows from its number and text.
 func TestFileAgainSchedulesNothing(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)
@@ -97,6 +103,8 @@ func TestFileAgainSchedulesNothing(t *testing.T) {
 	}
 }
 
+// A second run of a file finds only duplicates, and this is a success. Without a dedup window, the ID of a message that
+// is ready already is free again.
 func TestFileWithOnlyDuplicatesSucceeds(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)
@@ -113,6 +121,8 @@ func TestFileWithOnlyDuplicatesSucceeds(t *testing.T) {
 	}
 }
 
+// --from-line counts the skipped lines, so errors name the right line, and a line without an ID gets the same ID as in
+// a run of the whole file.
 func TestFromLineSkipsLinesAndKeepsTheirNumbers(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)
@@ -126,7 +136,8 @@ func TestFromLineSkipsLinesAndKeepsTheirNumbers(t *testing.T) {
 	}
 }
 
-// A line that arrives slowly does not wait for a full batch.
+// A line that arrives slowly does not wait for a full batch. The pipe has half of the next line when the message must
+// be there.
 func TestLinesOfASlowPipeAreScheduledAsTheyCome(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)
@@ -150,6 +161,7 @@ func TestLinesOfASlowPipeAreScheduledAsTheyCome(t *testing.T) {
 	}
 }
 
+// After an interrupt, schedule says how many messages it has scheduled, even while half a line has arrived.
 func TestInterruptedFileSaysWhatWasTaken(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)
@@ -169,6 +181,8 @@ func TestInterruptedFileSaysWhatWasTaken(t *testing.T) {
 	}
 }
 
+// The server is killed in the middle of a file. The error says from which line to continue, and a run from that line
+// schedules all other messages. The server writes each command to disk, so a kill loses none.
 func TestRedisGoneInTheMiddleOfAFileLosesNothing(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t, "--appendonly", "yes", "--appendfsync", "always")
@@ -195,6 +209,8 @@ func TestRedisGoneInTheMiddleOfAFileLosesNothing(t *testing.T) {
 	}
 }
 
+// A line can hold the largest payload that is allowed. One byte more is an error of the payload, not of the length of
+// the line.
 func TestLargestPayloadFitsALine(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)
@@ -208,8 +224,8 @@ func TestLargestPayloadFitsALine(t *testing.T) {
 	}
 }
 
-// Flags apply to lines that do not set the value themselves. At most ten refusals are printed. Duplicates can be
-// listed.
+// Flags apply to lines that do not set the value themselves. At most linefile.MostRefusals refusals are printed.
+// --duplicates lists duplicates.
 func TestFileTakesFlagsForAllLines(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)
@@ -218,7 +234,7 @@ func TestFileTakesFlagsForAllLines(t *testing.T) {
 			30)+`{"id":"a"}`+"\n")
 	r := c.Run("schedule", "q", "--file", file, "--in", "1h", "--header", "k=all", "--header", "l=all",
 		"--max-attempts", "7", "--duplicates")
-	if r.Code != exit.Partly || strings.Count(r.Err, "is not JSON") != linefile.MostRefusals ||
+	if r.Code != exit.Partly || strings.Count(r.Err, "is not a JSON object") != linefile.MostRefusals ||
 		!strings.Contains(r.Err, "refused: 30 lines, see above") ||
 		!strings.Contains(r.Err, "line 33: duplicate: a is scheduled") {
 		t.Errorf("exit code %d\n%s%s", r.Code, r.Out, r.Err)
@@ -236,6 +252,7 @@ func TestFileTakesFlagsForAllLines(t *testing.T) {
 	}
 }
 
+// After an interrupt, schedule says from which line to continue, although it waits for the next line of a pipe.
 func TestFileThatIsInterruptedSaysWhereToGoOn(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)
@@ -263,7 +280,8 @@ func TestFileThatIsInterruptedSaysWhereToGoOn(t *testing.T) {
 	}
 }
 
-// --spread, or the field of a line, which wins, spreads a burst of one due time. Each ID has its own delay.
+// --spread delays each message by up to that time, chosen by its ID, so that a burst of one due time is spread. The
+// field of a line wins over the flag.
 func TestSpreadIsByTheID(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)

@@ -10,6 +10,7 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/exit"
 )
 
+// Every byte of standard input is part of the payload: no line end is cut, and no encoding is assumed.
 func TestScheduleKeepsEveryByteOfStandardInput(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)
@@ -33,6 +34,7 @@ func TestScheduleKeepsEveryByteOfStandardInput(t *testing.T) {
 	}
 }
 
+// schedule answers with the ID, the due time, and whether the message is ready at once, and stores what the flags say.
 func TestScheduleSaysWhatItScheduled(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)
@@ -66,6 +68,7 @@ func TestScheduleSaysWhatItScheduled(t *testing.T) {
 	}
 }
 
+// An ID that is scheduled, or in its dedup window, is refused with an exit code of its own.
 func TestScheduleRefusesADuplicate(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)
@@ -76,6 +79,8 @@ func TestScheduleRefusesADuplicate(t *testing.T) {
 	c.Fails(exit.Duplicate, nil, "schedule", "q", "--id", "b", "other")
 }
 
+// --replace puts a message in the place of the scheduled one with its ID: always, or only if the new one is due later
+// or earlier. The last of four calls wins, and only one message is left.
 func TestScheduleReplacesWhatIsScheduled(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)
@@ -97,6 +102,8 @@ func TestScheduleReplacesWhatIsScheduled(t *testing.T) {
 	}
 }
 
+// For every command, a wrong argument or flag gives exit.Invalid and an error that names it. There is no server, so the
+// error comes before the command connects.
 func TestWrongInputIsNamedAndDoesNotTouchRedis(t *testing.T) {
 	t.Parallel()
 	c := &clitest.CLI{T: t, URL: clitest.Unreachable}

@@ -14,8 +14,8 @@ import (
 // Manager is a service manager that asked for notifications. The methods of a nil Manager do nothing. A Manager is
 // safe for concurrent use.
 type Manager struct {
-	addr  *net.UnixAddr
-	every time.Duration // longest time between two Alive; 0 = no watchdog
+	addr     *net.UnixAddr
+	watchdog time.Duration // longest time between two Alive; 0 = no watchdog
 }
 
 // FromEnvironment returns the manager that NOTIFY_SOCKET names, or nil if there is none. It removes the variables
@@ -37,7 +37,7 @@ func FromEnvironment() (*Manager, error) {
 		if err != nil || n <= 0 {
 			return m, fmt.Errorf("WATCHDOG_USEC %q: must be a number of microseconds", usec)
 		}
-		m.every = time.Duration(n) * time.Microsecond
+		m.watchdog = time.Duration(n) * time.Microsecond
 	}
 	return m, nil
 }
@@ -47,14 +47,14 @@ func (m *Manager) Watchdog() time.Duration {
 	if m == nil {
 		return 0
 	}
-	return m.every
+	return m.watchdog
 }
 
 // States for Tell.
 const (
 	Ready    = "READY=1"
 	Stopping = "STOPPING=1"
-	Alive    = "WATCHDOG=1" // at least once in each Watchdog
+	Alive    = "WATCHDOG=1" // to be told at least once within Watchdog
 )
 
 // Status returns the state that shows one line of text to people.

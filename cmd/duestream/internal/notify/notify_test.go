@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// manager is a service manager with a real socket.
+// manager returns a socket that takes the notifications of a service, as the socket of systemd does, and its path.
 func manager(t *testing.T) (*net.UnixConn, string) {
 	dir, err := os.MkdirTemp("", "notify") // the path of a socket has at most 108 bytes
 	if err != nil {
@@ -25,6 +25,7 @@ func manager(t *testing.T) (*net.UnixConn, string) {
 	return conn, path
 }
 
+// hears returns the next notification that arrives at the socket.
 func hears(t *testing.T, conn *net.UnixConn) string {
 	t.Helper()
 	_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
@@ -36,6 +37,8 @@ func hears(t *testing.T, conn *net.UnixConn) string {
 	return string(b[:n])
 }
 
+// A service that systemd has started tells it its state. The variables are removed from the environment, so that the
+// commands that a worker starts cannot speak for the service.
 func TestManagerIsTold(t *testing.T) {
 	conn, path := manager(t)
 	t.Setenv("NOTIFY_SOCKET", path)
@@ -60,7 +63,7 @@ func TestManagerIsTold(t *testing.T) {
 	}
 }
 
-// A name after @ is an abstract socket, without a file.
+// A socket name that begins with @ is an abstract socket, without a file.
 func TestManagerWithoutAFileIsTold(t *testing.T) {
 	name := "@duestream-" + strconv.Itoa(os.Getpid())
 	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: name, Net: "unixgram"})
@@ -76,6 +79,7 @@ func TestManagerWithoutAFileIsTold(t *testing.T) {
 	}
 }
 
+// Without NOTIFY_SOCKET there is no manager, and the methods of a nil manager do nothing.
 func TestNobodyWantsToBeTold(t *testing.T) {
 	t.Setenv("WATCHDOG_USEC", "1000")
 	m, err := FromEnvironment()
@@ -84,6 +88,7 @@ func TestNobodyWantsToBeTold(t *testing.T) {
 	}
 }
 
+// A value that cannot be used is an error. A watchdog that is meant for another process is ignored.
 func TestOddEnvironments(t *testing.T) {
 	_, path := manager(t)
 	for _, c := range []struct {

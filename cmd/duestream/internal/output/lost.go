@@ -9,7 +9,7 @@ import (
 type LostError struct{ Err error }
 
 func (e *LostError) Error() string {
-	return fmt.Sprintf("what was printed is lost: %v; what was asked for may be done", e.Err)
+	return fmt.Sprintf("the output is lost: %v; the command may have taken effect", e.Err)
 }
 
 func (e *LostError) Unwrap() error { return e.Err }

@@ -11,6 +11,8 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/output"
 )
 
+// Whatever is written to an outlet, and wherever a write ends, no control sequence comes out, as text or as JSON. JSON
+// keeps its value: a decoder gets the text that went in.
 func FuzzHarmless(f *testing.F) {
 	f.Add(clitest.Hostile, true, 3)
 	f.Add("plain \x1b[31mred\x1b[0m é 😀", false, 1)

@@ -52,11 +52,11 @@ func Encoder(w io.Writer) *json.Encoder {
 	return enc
 }
 
-// Print prints value as JSON with --json, and else calls text. JSON is always one object per line. A list is one line
-// for each item, and no line if it is empty.
-func (o *Output) Print(value any, text func()) error {
+// Print prints value as JSON with --json, and otherwise calls printText. JSON is always one object per line. A list is
+// one line for each item, and no line if it is empty.
+func (o *Output) Print(value any, printText func()) error {
 	if !o.JSON {
-		text()
+		printText()
 		return nil
 	}
 	if list := reflect.ValueOf(value); list.Kind() == reflect.Slice {
@@ -70,15 +70,26 @@ func (o *Output) Print(value any, text func()) error {
 	return o.PrintLine(value)
 }
 
-// Done returns what for a change that was made, and "would be " and what for a dry run.
-func Done(what string, dryRun bool) string {
+// Done returns the participle for a change that was made, and "would be " and the participle for a dry run.
+func Done(participle string, dryRun bool) string {
 	if dryRun {
-		return "would be " + what
+		return "would be " + participle
 	}
-	return what
+	return participle
 }
 
-// Text returns the writer for output for people. With --json it discards.
+// Change returns the word for a change to something that may have existed already.
+func Change(added, changed bool) string {
+	switch {
+	case added:
+		return "added"
+	case changed:
+		return "changed"
+	}
+	return "unchanged"
+}
+
+// Text returns the writer for texts for people. With --json the writer discards them.
 func (o *Output) Text() io.Writer {
 	if o.JSON {
 		return io.Discard
@@ -86,8 +97,8 @@ func (o *Output) Text() io.Writer {
 	return o.Out
 }
 
-// More prints a text about items that were not listed: with --json as a note, else after the table. "" prints
-// nothing.
+// More prints a text about items that were not listed: with --json as a note, otherwise on standard output. It prints
+// nothing if the text is empty.
 func (o *Output) More(text string) {
 	switch {
 	case text == "":

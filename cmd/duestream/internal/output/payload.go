@@ -16,7 +16,7 @@ func (o *Output) Describe(rows [][]string, headers map[string]string, payload ad
 	o.DescribePayload(payload)
 }
 
-// DescribePayload prints a payload for people. nil means that the payload was lost.
+// DescribePayload prints a payload for people. A nil payload was lost.
 func (o *Output) DescribePayload(payload admin.Payload) {
 	if payload == nil {
 		fmt.Fprintf(o.Out, "\nno payload: it was lost, or could not be kept\n")
@@ -25,17 +25,17 @@ func (o *Output) DescribePayload(payload admin.Payload) {
 	fmt.Fprintf(o.Out, "\npayload (%d bytes):\n%s\n", len(payload), PayloadText(payload, term.IsTerminal(o.Out)))
 }
 
-// payloadShown bounds the bytes of a payload that are printed to a terminal.
-const payloadShown = 4 << 10
+// maxPayloadShown is the largest part of a payload that is printed to a terminal, in bytes.
+const maxPayloadShown = 4 << 10
 
 // PayloadText returns a payload as text for people. On a terminal it cuts a long payload, and says how many bytes are
 // left out.
 func PayloadText(payload []byte, onTerminal bool) string {
-	if !onTerminal || len(payload) <= payloadShown {
+	if !onTerminal || len(payload) <= maxPayloadShown {
 		return human.Printable(payload)
 	}
-	cut := payloadShown
-	for cut > payloadShown-4 && !utf8.RuneStart(payload[cut]) {
+	cut := maxPayloadShown
+	for cut > maxPayloadShown-utf8.UTFMax && !utf8.RuneStart(payload[cut]) {
 		cut--
 	}
 	return fmt.Sprintf("%s\n… and %s more bytes: --raw or --json prints all", human.Printable(payload[:cut]),

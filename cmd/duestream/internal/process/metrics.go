@@ -29,10 +29,14 @@ func (o *MetricsFlags) Flags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&o.addr, "metrics", "",
 		"answer over HTTP on this host:port, for Prometheus on /metrics; default $DUESTREAM_METRICS_ADDR, else not at all")
-	f.IntVar(&o.queues, "metrics-queues", metrics.DefaultMaxQueues, "queues that have metrics of their own; others are counted as other")
-	f.IntVar(&o.groups, "metrics-groups", metrics.DefaultMaxGroups, "groups, of all queues, that have metrics of their own")
-	f.BoolVar(&o.Profiles, "pprof", false, "also answer on /debug/pprof of that address: profiles of this process")
-	f.BoolVar(&o.native, "metrics-native-histograms", false, "also as native histograms; Prometheus before 3 may store only these then")
+	f.IntVar(&o.queues, "metrics-queues", metrics.DefaultMaxQueues,
+		"number of queues that have metrics of their own; the other queues share the label other")
+	f.IntVar(&o.groups, "metrics-groups", metrics.DefaultMaxGroups,
+		"number of groups, of all queues, that have metrics of their own")
+	f.BoolVar(&o.Profiles, "pprof", false,
+		"also serve profiles of this process on /debug/pprof of the --metrics address")
+	f.BoolVar(&o.native, "metrics-native-histograms", false,
+		"also export native histograms; Prometheus before version 3 may then store only these")
 }
 
 // check refuses an address that is no host:port, and limits below 1. Without a flag, the address of the environment
@@ -52,8 +56,8 @@ func (o *MetricsFlags) check(environment string) error {
 	return nil
 }
 
-// Listen answers on the address, and returns the listener and the observer that counts. Both are nil if there is
-// neither an address nor a listener for operators. A listener for operators serves the metrics as well.
+// Listen listens on the address, and returns the listener, and the observer that counts for the metrics. Both are nil
+// if there is neither an address nor a listener for operators. A listener for operators serves the metrics, too.
 func (o *MetricsFlags) Listen(
 	environment, version string, log *slog.Logger, operators *listener.Listener,
 ) (*listener.Listener, bridge.Observer, error) {
@@ -71,11 +75,11 @@ func (o *MetricsFlags) Listen(
 	}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(m, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	shown := promhttp.HandlerFor(registry, promhttp.HandlerOpts{
+	handler := promhttp.HandlerFor(registry, promhttp.HandlerOpts{
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn), ErrorHandling: promhttp.ContinueOnError,
 		MaxRequestsInFlight: 10,
 	})
-	l.Handle("GET /metrics", shown)
-	operators.Handle("GET /metrics", shown)
+	l.Handle("GET /metrics", handler)
+	operators.Handle("GET /metrics", handler)
 	return l, m, nil
 }

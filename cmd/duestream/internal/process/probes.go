@@ -29,8 +29,8 @@ var ErrStarts = errors.New("it starts, and waits for Redis")
 // Probes are the endpoints about this process that a listener serves beside the metrics.
 type Probes struct {
 	Alive    func() error // the reason to restart the process, or nil
-	Ready    func() error // the reason why it does not do its work now, or nil
-	Broken   func() error // queues that no process can serve; nil: never any
+	Ready    func() error // the reason why the process does not do its work now, or nil
+	Broken   func() error // an error that names queues which no process can serve, or nil; may be unset
 	Level    *slog.LevelVar
 	Log      *slog.Logger
 	Profiles bool
@@ -58,7 +58,7 @@ func (p Probes) AddTo(l *listener.Listener) {
 	l.Handle("GET /debug/pprof/trace", withLongWrites(pprof.Trace))
 }
 
-// probeHandler returns a handler: 503 with the text of trouble, or 200 with "ok" and the text of details.
+// probeHandler returns a handler that answers 503 with the text of trouble, or 200 with "ok" and the text of details.
 func probeHandler(trouble, details func() error) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		if err := trouble(); err != nil {
@@ -85,9 +85,9 @@ func writeText(w http.ResponseWriter, code int, text string) {
 
 func (p Probes) levelName() string { return strings.ToLower(p.Level.Level().String()) }
 
-// setLevel sets the log level to debug, info, warn or error, until the process ends. It refuses browsers: a page on
-// any host could reach it by DNS rebinding, and would then be of the same origin. Browsers send Origin with every
-// PUT; curl does not.
+// setLevel sets the log level to debug, info, warn or error, until the process ends. It refuses browsers, because a
+// page on any host could reach it by DNS rebinding, as a page of the same origin. Browsers send Origin with every PUT,
+// and curl does not.
 func (p Probes) setLevel(w http.ResponseWriter, r *http.Request) {
 	if len(r.Header.Values("Origin"))+len(r.Header.Values("Sec-Fetch-Site")) > 0 {
 		writeText(w, http.StatusForbidden, "not from a page of a browser: curl -X PUT -d info")
@@ -120,7 +120,7 @@ func withLongWrites(h http.HandlerFunc) http.Handler {
 	})
 }
 
-// Ask returns a function that puts a question to what runs, and returns nil while nothing runs.
+// Ask returns a function that calls question on a bridge, worker or runner, and returns nil before that runs.
 func Ask[T any](running *atomic.Pointer[T], question func(*T) error) func() error {
 	return func() error {
 		if r := running.Load(); r != nil {

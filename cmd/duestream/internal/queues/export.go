@@ -26,7 +26,7 @@ const (
 	kindEnd    = "end"
 )
 
-// exportHeader is the first line.
+// exportHeader is the first line of an export.
 type exportHeader struct {
 	Kind       string             `json:"kind"`
 	Version    int                `json:"version"`
@@ -44,7 +44,7 @@ type exportHeader struct {
 // source returns the name of the exported queue, with its prefix.
 func (h exportHeader) source() string { return h.Prefix + ":" + h.Queue }
 
-// exportEnd is the last line.
+// exportEnd is the last line of an export, with the counts of its records.
 type exportEnd struct {
 	Kind        string `json:"kind"`
 	Count       int64  `json:"count"`
@@ -74,37 +74,37 @@ func Export(a *cli.App) *cobra.Command {
 	var all, scheduled, dead bool
 	cmd := &cobra.Command{
 		Use:   "export <queue>",
-		Short: "Write what a queue holds as lines of JSON, for import",
-		Long: `Writes what a queue holds to standard output, one JSON object per line, in bounded memory
-and steps. The first line says what was exported, the last one ({"kind":"end"}) how much:
-a file without it is not whole.
+		Short: "Export a queue as lines of JSON, for import",
+		Long: `Writes the contents of a queue to standard output, one JSON object per line, in bounded
+memory and steps. The first line names the queue and the kinds of records. The last line
+({"kind":"end"}) counts the records. A file without the last line is not complete.
 
   {"kind":"scheduled","id":"order-42","due_ms":1795216995000,"payload":"hello"}
   {"kind":"ready","id":"order-41","due_ms":…,"payload":…,"for":"mailer","entry":"17…-0"}
   {"kind":"dead","id":"order-40","letter":"17…-0","group":"mailer","reason":"max_attempts",…}
   {"kind":"recurrence","id":"nightly","payload":"{\"cron\":\"0 9 * * 1-5\",…}","plan":"…"}
 
-A payload is a string, or {"base64":"…"} when it is not UTF-8 or much shorter so, and null
-when it was lost. A record may have headers, attempt (absent: 1), for (the only group it
-is for; retries have it), entry, max_attempts, expires_ms, error, and extra (fields nobody
-knows). What would not come back the same from these stands in member_base64 and
-meta_base64, or fields_base64, as Redis has it.
+A payload is a string. It is {"base64":"…"} if it is not UTF-8, or if base64 is much
+shorter, and null if it was lost. A record may have headers, attempt (1 if absent), for
+(the only group of the message, as in a retry), entry, max_attempts, expires_ms, error,
+and extra (unknown fields). If these fields cannot restore a record exactly,
+member_base64 and meta_base64, or fields_base64, hold its bytes from Redis.
 
-A ready record is an entry that one group has not acknowledged: import schedules it for
-that group alone, so that one that was being worked on is delivered again. Entries that
-are damaged are left out, and counted (exit code 6).
+A ready record is an entry that one group has not acknowledged. Import schedules it for
+that group alone, so a message that a worker held is delivered again. Damaged entries
+are left out, and counted (exit code 6).
 
-What moves meanwhile may be in the file twice or not at all: for an exact copy pause the
-queue (duestream pause <queue>) and stop its workers. A recurrence is in the file with its
-spec as payload, and what was planned of it. Settings, targets of callbacks and dedup
-windows are not exported.`,
+A message that changes its state during the export may be in the file twice or not at
+all. For an exact copy, pause the queue (duestream pause <queue>) and stop its workers.
+A record of a recurrence has the spec as its payload, and the plan. Settings, targets of
+callbacks and dedup windows are not exported.`,
 		Example: `  duestream export emails >emails.ndjson
   duestream export emails --dead | jq -r 'select(.reason=="max_attempts") | .id'
   duestream export emails | duestream --redis redis://new:6379 import emails`,
 	}
 	f := cmd.Flags()
-	f.BoolVar(&all, "all", false, "messages, dead letters and recurrences; what is exported unless told otherwise")
-	f.BoolVar(&scheduled, "scheduled", false, "only what is scheduled, retries included")
+	f.BoolVar(&all, "all", false, "messages, dead letters and recurrences (the default)")
+	f.BoolVar(&scheduled, "scheduled", false, "only scheduled messages, retries included")
 	f.BoolVar(&dead, "dead", false, "only dead letters")
 	cmd.MarkFlagsMutuallyExclusive("all", "scheduled", "dead")
 	return a.WithRun(cmd, nil, func(ctx context.Context, args []string) error {
@@ -153,18 +153,18 @@ func exportTo(ctx context.Context, a *cli.App, op *admin.Admin, queue string, ki
 	}
 	if !slices.Contains(kinds, admin.RecordReady) {
 		if total > 0 {
-			a.Note("left out as told: about %s", human.Counted(total, "ready message"))
+			a.Note("not exported, because of the flags: about %s", human.Counted(total, "ready message"))
 		}
 		total = 0
 	} else if moving {
-		a.Note("the queue is not paused, or messages are being worked on: what moves meanwhile may be in the file " +
-			"twice or not at all")
+		a.Note("the queue is not paused, or workers hold messages: a message that changes its state during the export " +
+			"may be in the file twice or not at all")
 	}
 	for kind, n := range map[admin.RecordKind]int64{admin.RecordScheduled: stats.Scheduled, admin.RecordDead: stats.Dead} {
 		if slices.Contains(kinds, kind) {
 			total += n
 		} else if n > 0 {
-			a.Note("left out as told: %s %s", human.Thousands(n), kind)
+			a.Note("not exported, because of the flags: %s %s", human.Thousands(n), kind)
 		}
 	}
 	out := bufio.NewWriterSize(a.Out, 256<<10)
@@ -174,22 +174,22 @@ func exportTo(ctx context.Context, a *cli.App, op *admin.Admin, queue string, ki
 		bar = term.NewProgress(nil, "")
 	}
 	end := exportEnd{Kind: kindEnd}
-	failed := func(err error) error {
+	incomplete := func(err error) error {
 		bar.Clear()
 		if errors.Is(err, context.Canceled) {
-			a.Note("stopped: the export is not whole, and has no last line")
+			a.Note("stopped: the export is not complete, and has no last line")
 		}
-		return fmt.Errorf("the export is not whole, and has no last line: %w", errors.Join(err, out.Flush()))
+		return fmt.Errorf("the export is not complete, and has no last line: %w", errors.Join(err, out.Flush()))
 	}
 	if err := lines.Encode(header); err != nil {
-		return failed(err)
+		return incomplete(err)
 	}
 	for record, err := range export.Records(ctx) {
 		if err == nil {
 			err = lines.Encode(record)
 		}
 		if err != nil {
-			return failed(err)
+			return incomplete(err)
 		}
 		if end.add(record.Kind); end.Count%1000 == 0 {
 			bar.Of(end.Count, total)
@@ -197,18 +197,18 @@ func exportTo(ctx context.Context, a *cli.App, op *admin.Admin, queue string, ki
 	}
 	end.LeftOut = export.LeftOut
 	if err := lines.Encode(end); err != nil {
-		return failed(err)
+		return incomplete(err)
 	}
 	if err := out.Flush(); err != nil {
-		return failed(err)
+		return incomplete(err)
 	}
 	bar.Clear()
-	more := ""
+	recurrences := ""
 	if end.Recurrences > 0 {
-		more = ", recurrences " + human.Thousands(end.Recurrences)
+		recurrences = ", recurrences " + human.Thousands(end.Recurrences)
 	}
 	a.Note("exported %s: ready %s, scheduled %s, dead %s%s", human.Thousands(end.Count), human.Thousands(end.Ready),
-		human.Thousands(end.Scheduled), human.Thousands(end.Dead), more)
+		human.Thousands(end.Scheduled), human.Thousands(end.Dead), recurrences)
 	if end.LeftOut > 0 {
 		return fmt.Errorf("%w: %s entries are damaged, or lost their body, and were left out: see `duestream pending`",
 			exit.ErrPartly, human.Thousands(end.LeftOut))

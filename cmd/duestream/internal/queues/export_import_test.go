@@ -16,8 +16,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// recordsOf returns the records of an export, sorted, without the parts that depend on their place: names of letters,
-// and entries of ready messages.
+// recordsOf returns the records of an export, sorted, without the fields that differ between a queue and its copy:
+// names of letters, and entries of ready messages.
 func recordsOf(t *testing.T, export string) (records []string) {
 	t.Helper()
 	for line := range strings.Lines(export) {
@@ -55,12 +55,13 @@ func TestExportAndImportGiveTheSameMessages(t *testing.T) {
 		}
 	}
 	ledgers := map[string]*redistest.Ledger{"mailer": {}, "audit": {}}
+	// sent notes that these groups must get a message.
 	sent := func(id string, dueMs int64, groups ...string) {
 		for _, group := range groups {
 			ledgers[group].Sent(id, dueMs)
 		}
 	}
-	wants := map[string]string{} // id → payload
+	wants := map[string]string{} // payloads by message ID
 	later := time.Now().Add(time.Hour).UnixMilli()
 	for i := range 40 {
 		id := fmt.Sprintf("später-%d", i)
@@ -75,7 +76,7 @@ func TestExportAndImportGiveTheSameMessages(t *testing.T) {
 		}
 		wants[id] = payload
 	}
-	for i := range 9 { // ready messages: held, acknowledged by one group, retried by one, dead for one, untouched
+	for i := range 9 { // ready messages: some will be held or acknowledged by the group mailer, others stay untouched
 		id := fmt.Sprint("now-", i)
 		a.RunIn("p\xff"+id, "schedule", "q", "--id", id)
 		wants[id] = "p\xff" + id
@@ -95,6 +96,7 @@ func TestExportAndImportGiveTheSameMessages(t *testing.T) {
 			}
 		}
 	}
+	// Each group must get the ready messages that it holds or has not read.
 	for i := range 9 {
 		var places []admin.Place
 		a.JSON(&places, "show", "q", fmt.Sprint("now-", i))
@@ -107,7 +109,8 @@ func TestExportAndImportGiveTheSameMessages(t *testing.T) {
 			}
 		}
 	}
-	// A retry and dead letters, in the form that the scripts write.
+	// A retry and dead letters, in the form that the scripts write. The member of a retry is: message ID, group and
+	// entry ID, separated by \x1f.
 	retry := "again\x1fmailer\x1f1700000000000-0"
 	a.Do("ZADD", a.Key("q/1", "due"), fmt.Sprint(later), retry)
 	a.Do("HSET", a.Key("q/1", "payload"), retry, "r\x00")
@@ -177,7 +180,7 @@ func TestExportAndImportGiveTheSameMessages(t *testing.T) {
 				for _, entry := range streams[key] {
 					id := entry.FieldValues["id"]
 					if owner := entry.FieldValues["for"]; owner != "" && owner != group {
-						continue
+						continue // a retry for another group
 					}
 					var due int64
 					fmt.Sscan(entry.FieldValues["due_ms"], &due)
@@ -185,6 +188,7 @@ func TestExportAndImportGiveTheSameMessages(t *testing.T) {
 					if entry.FieldValues["payload"] != wants[id] {
 						t.Errorf("%s: payload %q", id, entry.FieldValues["payload"])
 					}
+					// The retry is a third attempt, all others are first ones.
 					if attempt := entry.FieldValues["attempt"]; attempt != map[bool]string{true: "3", false: "1"}[id == "again"] {
 						t.Errorf("%s: attempt %s", id, attempt)
 					}
@@ -199,6 +203,7 @@ func TestExportAndImportGiveTheSameMessages(t *testing.T) {
 	}
 }
 
+// serverMs returns the time of the server, in milliseconds since 1970.
 func serverMs(t *testing.T, c *clitest.CLI) int64 {
 	t.Helper()
 	m := c.Do("TIME")
@@ -209,6 +214,9 @@ func serverMs(t *testing.T, c *clitest.CLI) int64 {
 	return parts[0]*1000 + parts[1]/1000
 }
 
+// An export says what its flags left out, that a queue may change because it is not paused, and how many damaged
+// entries it could not read. If a partition cannot be read, the file has no last line, so an import finds that it is
+// incomplete.
 func TestExportIsNeverSilentlyPartial(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)
@@ -217,9 +225,10 @@ func TestExportIsNeverSilentlyPartial(t *testing.T) {
 	c.Do("XADD", c.Key("q", "dead"), "*", "id", "d")
 	c.Do("XGROUP", "CREATE", c.Key("q", "stream"), "g", "0")
 	for args, says := range map[string][]string{
-		"--scheduled": {"left out as told: about 1 ready", "left out as told: 1 dead", "exported 1: ready 0, scheduled 1, dead 0"},
-		"--dead":      {"left out as told: 1 scheduled", "exported 1: ready 0, scheduled 0, dead 1"},
-		"--all":       {"the queue is not paused", "exported 3: ready 1, scheduled 1, dead 1"},
+		"--scheduled": {"not exported, because of the flags: about 1 ready", "not exported, because of the flags: 1 dead",
+			"exported 1: ready 0, scheduled 1, dead 0"},
+		"--dead": {"not exported, because of the flags: 1 scheduled", "exported 1: ready 0, scheduled 0, dead 1"},
+		"--all":  {"the queue is not paused", "exported 3: ready 1, scheduled 1, dead 1"},
 	} {
 		r := c.Run("export", "q", args)
 		for _, text := range says {
@@ -234,7 +243,7 @@ func TestExportIsNeverSilentlyPartial(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.Do("XDEL", c.Key("q", "stream"), entries[0].ID)
+	c.Do("XDEL", c.Key("q", "stream"), entries[0].ID) // the entry is pending, and has lost its body
 	r := c.Fails(exit.Partly, []string{"1 entries are damaged, or lost their body"}, "export", "q")
 	if !strings.HasSuffix(r.Out, `{"kind":"end","count":2,"ready":0,"scheduled":1,"dead":1,"left_out":1}`+"\n") {
 		t.Error(r.Out)
@@ -248,15 +257,16 @@ func TestExportIsNeverSilentlyPartial(t *testing.T) {
 	c.Fails(exit.Invalid, nil, "export", "q/1")
 }
 
-// Memory is bounded: a step is written before the next one is read.
+// An export of more records than one step reads has every record once. Memory is bounded, because a step is written
+// before the next one is read.
 func TestExportOfManyIsReadInSteps(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)
 	var file bytes.Buffer
 	fmt.Fprintln(&file, `{"kind":"header","version":1,"queue":"q","prefix":"p"}`)
-	const n = 5000
+	const n, year2100 = 5000, 4102444800000 // year2100 in milliseconds since 1970
 	for i := range n {
-		fmt.Fprintf(&file, `{"kind":"scheduled","id":"m-%d","due_ms":%d,"payload":"x"}`+"\n", i, 4102444800000+i/100)
+		fmt.Fprintf(&file, `{"kind":"scheduled","id":"m-%d","due_ms":%d,"payload":"x"}`+"\n", i, year2100+i/100)
 	}
 	fmt.Fprintf(&file, `{"kind":"end","count":%d}`+"\n", n)
 	if r := c.RunIn(file.String(), "import", "q"); r.Code != exit.OK {

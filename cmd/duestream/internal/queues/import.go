@@ -36,44 +36,48 @@ func Import(a *cli.App) *cobra.Command {
 	o := importFlags{dedup: linefile.DedupWindow}
 	cmd := &cobra.Command{
 		Use:   "import <queue> [<file>]",
-		Short: "Take what export wrote into a queue",
-		Long: `Takes the lines that ` + "`duestream export`" + ` wrote, from a file or standard input, into a queue,
-which may have another name and other partitions. Messages keep ID, due time, attempt,
-headers and payload; what is due is delivered at once. Dead letters keep their age. The
-groups that the queue had are created where they do not exist, so that each gets what
-it has not acknowledged. Recurrences go on from what was planned; one whose name the queue
-has is left as it is, and counted as a duplicate.
+		Short: "Import an exported file into a queue",
+		Long: `Imports the lines that ` + "`duestream export`" + ` wrote, from a file or standard input.
+The queue may have another name and another number of partitions. Messages keep ID, due
+time, attempt, headers and payload. Due messages are delivered at once. Dead letters keep
+their age. Groups of the exported queue that do not exist are created, so that each group
+gets the messages that it has not acknowledged. Recurrences continue after their planned
+occurrences. If the queue already has a recurrence of the same name, that recurrence
+stays, and the one in the file is counted as a duplicate.
 
-Every line is checked before anything of it is sent, and a line that is wrong is reported
-with its number and left out; --dry-run checks all lines and sends none. What is there
-already, or was taken within the last day (--dedup), is not taken again, and is counted
-(exit code 6): so after a failure give the whole file again, or --from-line. A file without
-its last line was not exported to its end; what it has is taken (exit code 6).`,
+Each line is checked before it is sent. A wrong line is reported with its number, and
+left out. --dry-run checks all lines and sends none. A message that is in the queue, or
+was imported within the last day (--dedup), is not imported again, but counted as a
+duplicate (exit code 6). So after a failure import the whole file again, or use
+--from-line. If the last line is missing, the export was interrupted. The lines of the
+file are imported, and the exit code is 6.`,
 		Example: `  duestream import emails emails.ndjson
   duestream import emails emails.ndjson --dry-run`,
 	}
 	fs := cmd.Flags()
 	fs.IntVar(&o.fromLine, "from-line", 1, "leave out the lines before this one")
-	flags.DelayVar(fs, &o.dedup, "dedup", "remember the ID of each for so long; 0s compares with what is in the queue only")
-	fs.BoolVar(&o.noGroups, "no-groups", false, "create no groups but those that a message is for alone")
-	fs.BoolVar(&o.dryRun, "dry-run", false, "only check the lines; Redis is not asked")
+	flags.DelayVar(fs, &o.dedup, "dedup",
+		"remember each ID for this time; 0s: compare only with the messages in the queue")
+	fs.BoolVar(&o.noGroups, "no-groups", false, "create a group only if a message is for that group alone")
+	fs.BoolVar(&o.dryRun, "dry-run", false, "only check the lines, without Redis")
 	a.OldBridgesFlag(cmd)
 	a.JSONFlag(cmd)
 	return a.WithRun(cmd, func([]string) error {
 		if o.fromLine < 1 {
-			return usage.Errorf("from-line %d: must be 1 at least", o.fromLine)
+			return usage.Errorf("from-line %d: must be at least 1", o.fromLine)
 		}
 		return nil
 	}, func(ctx context.Context, args []string) error {
-		lines, size, done, err := linefile.Open(a.In, append(args, "-")[1])
+		queue, file := args[0], append(args, "-")[1] // without a file, standard input
+		lines, size, closeFile, err := linefile.Open(a.In, file)
 		if err != nil {
 			return err
 		}
-		defer done()
-		f := &importRun{app: a, queue: args[0], flags: o}
+		defer closeFile()
+		f := &importRun{app: a, queue: queue, flags: o}
 		f.Feeder = linefile.Feeder[admin.Record]{Output: &a.Output, Lines: lines, Size: size, From: o.fromLine, Senders: 1,
 			LastRead: 1}
-		f.Feeder.Parse, f.Feeder.Send, f.Feeder.Duplicate = f.parse, f.send, f.known
+		f.Feeder.Parse, f.Feeder.Send, f.Feeder.Duplicate = f.parse, f.send, f.duplicateText
 		return f.run(ctx)
 	})
 }
@@ -98,9 +102,9 @@ type importRun struct {
 	flags importFlags
 	to    *admin.Import // nil in a dry run
 
-	parsed int64 // lines to import
-	count  int64 // lines between the first and the last line
-	last   *exportEnd
+	parsed int64      // lines to import
+	count  int64      // lines between the first and the last line
+	last   *exportEnd // nil until the last line is read
 }
 
 func (f *importRun) run(ctx context.Context) error {
@@ -127,7 +131,7 @@ func (f *importRun) run(ctx context.Context) error {
 
 // feed runs the feeder, and prints the summary.
 func (f *importRun) feed(ctx context.Context) error {
-	if err := f.End(f.Feeder.Run(ctx), f.report); err != nil {
+	if err := f.Finish(f.Feeder.Run(ctx), f.report); err != nil {
 		return err
 	}
 	return f.verdict()
@@ -137,22 +141,22 @@ func (f *importRun) feed(ctx context.Context) error {
 func (f *importRun) header(ctx context.Context) (h exportHeader, err error) {
 	var line []byte
 	var tooLong bool
-	var failed error
-	read := make(chan struct{})
+	var readErr error
+	done := make(chan struct{})
 	go func() {
-		defer close(read)
-		line, tooLong, failed = f.Lines.Next()
+		defer close(done)
+		line, tooLong, readErr = f.Lines.Next()
 	}()
 	select {
-	case <-read:
+	case <-done:
 	case <-ctx.Done():
 		return h, ctx.Err()
 	}
 	switch {
-	case errors.Is(failed, io.EOF):
+	case errors.Is(readErr, io.EOF):
 		return h, usage.Errorf("line 1: the file is empty")
-	case failed != nil:
-		return h, failed
+	case readErr != nil:
+		return h, readErr
 	case tooLong || json.Unmarshal(bytes.TrimPrefix(line, []byte("\ufeff")), &h) != nil || h.Kind != kindHeader:
 		return h, usage.Errorf("line 1: is not the first line of an export (files of messages are for `duestream schedule " +
 			"--file`)")
@@ -170,7 +174,7 @@ func (f *importRun) header(ctx context.Context) (h exportHeader, err error) {
 // parse parses a line after the header. The end line is kept in f.last.
 func (f *importRun) parse(number int, line []byte, tooLong bool) (r admin.Record, err error) {
 	if f.last != nil {
-		return r, errors.New("stands behind the last line of the export: two files in one?")
+		return r, errors.New("follows the last line of the export: does the file hold two exports?")
 	}
 	switch r, err = f.record(line, tooLong); {
 	case f.last != nil:
@@ -184,8 +188,9 @@ func (f *importRun) parse(number int, line []byte, tooLong bool) (r admin.Record
 	return r, err
 }
 
+// record parses a line. If it is the last line of the export, record sets f.last and returns no record.
 func (f *importRun) record(line []byte, tooLong bool) (r admin.Record, err error) {
-	var is struct {
+	var tagged struct {
 		Kind string `json:"kind"`
 	}
 	switch {
@@ -193,7 +198,7 @@ func (f *importRun) record(line []byte, tooLong bool) (r admin.Record, err error
 		return r, linefile.ErrTooLong
 	case !utf8.Valid(line):
 		return r, errors.New("is not UTF-8")
-	case json.Unmarshal(line, &is) == nil && is.Kind == kindEnd:
+	case json.Unmarshal(line, &tagged) == nil && tagged.Kind == kindEnd:
 		var last exportEnd
 		if err := ndjson.Decode(line, &last); err != nil {
 			return r, err
@@ -214,8 +219,8 @@ func (f *importRun) send(ctx context.Context, records []admin.Record) []error {
 	return f.to.Write(ctx, records)
 }
 
-// known returns the text for a record that was imported before. Only the first ten are printed.
-func (f *importRun) known(_ admin.Record, err error) string {
+// duplicateText returns the text for a record that was imported before. Only the first ten duplicates get a text.
+func (f *importRun) duplicateText(_ admin.Record, err error) string {
 	if f.Duplicates > 10 {
 		return ""
 	}
@@ -223,10 +228,10 @@ func (f *importRun) known(_ admin.Record, err error) string {
 }
 
 // report prints the summary.
-func (f *importRun) report(goOn int) error {
+func (f *importRun) report(resumeLine int) error {
 	t := importTally{
 		Queue: f.queue, Lines: f.parsed, Taken: f.Taken, Duplicates: f.Duplicates, Refused: f.Refused,
-		Whole: f.last != nil && f.last.Count == f.count, GoOnFrom: goOn, DryRun: f.flags.dryRun,
+		Whole: f.last != nil && f.last.Count == f.count, GoOnFrom: resumeLine, DryRun: f.flags.dryRun,
 	}
 	if f.to != nil {
 		t.Groups = f.to.GroupsMade()
@@ -244,25 +249,26 @@ func (f *importRun) report(goOn int) error {
 
 // verdict returns the faults of a file that was read to its end, or nil.
 func (f *importRun) verdict() error {
-	var wrong []string
+	var faults []string
 	if f.Refused > 0 {
-		wrong = append(wrong, "refused: "+human.Counted(f.Refused, "line")+", see above")
+		faults = append(faults, "refused: "+human.Counted(f.Refused, "line")+", see above")
 	}
 	if f.Duplicates > 0 {
-		wrong = append(wrong, human.Thousands(f.Duplicates)+" were there already, or were taken before")
+		faults = append(faults, human.Thousands(f.Duplicates)+" were there already, or were taken before")
 	}
 	switch last := f.last; {
 	case last == nil:
-		wrong = append(wrong, "the file has no last line: it was not exported to its end")
+		faults = append(faults, "the file has no last line: it was not exported to its end")
 	case last.Count != f.count:
-		wrong = append(wrong, fmt.Sprintf("the last line speaks of %s records, and the file has %s", human.Thousands(last.Count),
-			human.Thousands(f.count)))
+		faults = append(faults, fmt.Sprintf("the last line counts %s records, and the file has %s",
+			human.Thousands(last.Count), human.Thousands(f.count)))
 	}
 	if f.last != nil && f.last.LeftOut > 0 {
-		wrong = append(wrong, human.Thousands(f.last.LeftOut)+" damaged entries were left out of the export")
+		faults = append(faults, human.Thousands(f.last.LeftOut)+" damaged entries were left out of the export")
 	}
-	if len(wrong) > 0 {
-		return fmt.Errorf("%w: %s", exit.Refused(f.Taken > 0), strings.Join(wrong, "; "))
+	if len(faults) > 0 {
+		anyDone := f.Taken > 0
+		return fmt.Errorf("%w: %s", exit.Refused(anyDone), strings.Join(faults, "; "))
 	}
 	return nil
 }

@@ -14,10 +14,13 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
+// import names the line and the fault of each bad record, imports the good ones, and says if the file is not a whole
+// export. A file that is no export at all is refused before the command connects.
 func TestImportSaysWhatIsWrong(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)
 	const header = `{"kind":"header","version":1,"queue":"q","prefix":"p"}` + "\n"
+	// The message is due in the year 2100, as are those below.
 	good := `{"kind":"scheduled","id":"a","due_ms":4102444800000,"payload":"x"}` + "\n"
 	end := func(n int) string { return fmt.Sprintf(`{"kind":"end","count":%d}`+"\n", n) }
 	nowhere := &clitest.CLI{T: t, URL: clitest.Unreachable}
@@ -56,7 +59,7 @@ not json
 	}
 	for _, text := range []string{
 		"line 3: id", "line 4: unknown field \"paylod\"", "line 5: is not JSON", "line 6: kind", "line 7: letter", "line 8: is not UTF-8",
-		"line 9: meta", "line 11: stands behind the last line", "partly done: refused: 8 lines, see above\n",
+		"line 9: meta", "line 11: follows the last line", "partly done: refused: 8 lines, see above\n",
 	} {
 		if !strings.Contains(r.Err, text) {
 			t.Errorf("stderr does not say %q:\n%s", text, r.Err)
@@ -64,7 +67,7 @@ not json
 	}
 	for text, says := range map[string]string{
 		header + strings.ReplaceAll(good, `"a"`, `"c"`):          "the file has no last line: it was not exported to its end",
-		header + strings.ReplaceAll(good, `"a"`, `"d"`) + end(2): "the last line speaks of 2 records, and the file has 1",
+		header + strings.ReplaceAll(good, `"a"`, `"d"`) + end(2): "the last line counts 2 records, and the file has 1",
 		header + good + end(1):                                   "1 were there already",
 		header + `{"kind":"end","count":0,"left_out":3}`:         "3 damaged entries were left out of the export",
 	} {

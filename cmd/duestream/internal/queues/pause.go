@@ -15,11 +15,11 @@ import (
 func Pause(a *cli.App) *cobra.Command {
 	return pauseOrResume(a, true, &cobra.Command{
 		Use:   "pause <queue>...",
-		Short: "Have queues keep what is scheduled",
-		Long: `Pauses queues: what is scheduled, retries included, waits, also past its due time, until
-the queue is resumed. What is ready already is still delivered, and workers go on with
-what they hold; with --workers those of all groups take nothing new, within a second or
-two, and finish what they hold. Messages can be scheduled, moved and cancelled as ever. It is the same as
+		Short: "Pause queues: scheduled messages wait",
+		Long: `Pauses queues. Scheduled messages and retries wait, also past their due time, until the
+queue is resumed. Ready messages are still delivered. With --workers, the workers of all
+groups take no new message after a second or two, and finish the messages that they hold.
+Messages can still be scheduled, moved and cancelled. A pause is the same as
 ` + "`duestream queue set <queue> held=true`" + `, and may be repeated.`,
 		Example: "  duestream pause emails\n  duestream pause emails --workers\n  duestream pause --all\n" +
 			"  duestream pause imports --create",
@@ -48,13 +48,13 @@ func pauseOrResume(a *cli.App, held bool, cmd *cobra.Command) *cobra.Command {
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "all queues that the bridges know")
 	if held {
-		cmd.Flags().BoolVar(&workers, "workers", false, "workers take nothing new either")
+		cmd.Flags().BoolVar(&workers, "workers", false, "workers take no new messages either")
 	}
-	begin := a.WithKnownQueues
+	withQueues := a.WithKnownQueues
 	if held {
-		begin = a.WithQueues
+		withQueues = a.WithQueues // which has --create
 	}
-	return begin(cmd, nil, func(ctx context.Context, op *admin.Admin, queues []string) error {
+	return withQueues(cmd, nil, func(ctx context.Context, op *admin.Admin, queues []string) error {
 		if all {
 			var err error
 			if queues, err = op.Queues(ctx); err != nil {
@@ -83,21 +83,22 @@ func pauseQueue(ctx context.Context, op *admin.Admin, queue string, held, worker
 	return op.Pause(ctx, queue, held)
 }
 
-func printHeld(a *cli.App, done []heldQueue) error {
-	return a.Print(done, func() {
-		if len(done) == 0 {
+func printHeld(a *cli.App, answers []heldQueue) error {
+	return a.Print(answers, func() {
+		if len(answers) == 0 {
 			fmt.Fprintln(a.Out, "no queues")
 		}
-		for _, q := range done {
+		for _, q := range answers {
 			switch {
 			case q.Workers && q.Changed:
-				fmt.Fprintf(a.Out, "%s  paused, with its workers: they finish what they hold, and take nothing new\n", q.Queue)
+				fmt.Fprintf(a.Out, "%s  paused, with its workers: they finish their messages, and take no new ones\n",
+					q.Queue)
 			case q.Held && q.Changed:
-				fmt.Fprintf(a.Out, "%s  paused: what is scheduled waits; what is ready is still delivered\n", q.Queue)
+				fmt.Fprintf(a.Out, "%s  paused: scheduled messages wait; ready messages are still delivered\n", q.Queue)
 			case q.Held:
 				fmt.Fprintf(a.Out, "%s  was paused already\n", q.Queue)
 			case q.Changed:
-				fmt.Fprintf(a.Out, "%s  resumed: what is overdue becomes ready now\n", q.Queue)
+				fmt.Fprintf(a.Out, "%s  resumed: overdue messages become ready now\n", q.Queue)
 			default:
 				fmt.Fprintf(a.Out, "%s  was not paused\n", q.Queue)
 			}

@@ -13,18 +13,19 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
+// A paused queue keeps its due messages scheduled, and its ready messages are still delivered. resume makes the due
+// ones ready. An unknown queue is refused, or created by --create.
 func TestPauseAndResume(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)
 	c.Serve()
 	c.OK("queue", "partitions", "a", "--create", "2")
 	c.OK("schedule", "b", "--id", "ready", "x")
-	if out := c.OK("pause", "a"); out != "a  paused: what is scheduled waits; what is ready is still delivered\n" {
+	if out := c.OK("pause", "a"); out != "a  paused: scheduled messages wait; ready messages are still delivered\n" {
 		t.Error(out)
 	}
-	if out := c.OK("pause", "--all"); out != "a  was paused already\nb  paused: what is scheduled waits; what is "+
-		"ready is "+
-		"still delivered\n" {
+	if out := c.OK("pause", "--all"); out != "a  was paused already\nb  paused: scheduled messages wait; "+
+		"ready messages are still delivered\n" {
 		t.Error(out)
 	}
 	c.OK("schedule", "b", "--id", "waits", "--in", "1ms", "x")
@@ -39,6 +40,7 @@ func TestPauseAndResume(t *testing.T) {
 	}
 	var held []queues.HeldQueue
 	c.JSON(&held, "resume", "--all")
+	// Queue, Held, Workers, Changed, Known.
 	if fmt.Sprint(held) != "[{a false false true true} {b false false true true}]" {
 		t.Error(held)
 	}

@@ -19,8 +19,8 @@ func Queue(a *cli.App) *cobra.Command {
 	}, queueShow(a), queueSet(a), queuePartitions(a), queueDelete(a), queueRollback(a))
 }
 
-// checkGroupThere returns ErrNoGroup if the queue has no such group, unless --create is given.
-func checkGroupThere(ctx context.Context, op *admin.Admin, cmd *cobra.Command, queue, group string) error {
+// checkGroupExists returns ErrNoGroup if the queue does not have the group, unless --create is given.
+func checkGroupExists(ctx context.Context, op *admin.Admin, cmd *cobra.Command, queue, group string) error {
 	if group == "" {
 		return nil
 	}
@@ -30,16 +30,17 @@ func checkGroupThere(ctx context.Context, op *admin.Admin, cmd *cobra.Command, q
 	return op.CheckGroup(ctx, queue, group)
 }
 
-// isKnown reports whether the bridges know a queue. A queue may have settings before its first message.
-func isKnown(ctx context.Context, a *cli.App, op *admin.Admin, queue string) (bool, error) {
+// isKnown reports whether a queue is registered. Its first message registers it; settings alone do not.
+func isKnown(ctx context.Context, op *admin.Admin, queue string) (bool, error) {
 	known, err := op.Queues(ctx)
 	return slices.Contains(known, queue), err
 }
 
-// noteUnknown warns after a change of settings that no bridge knows the queue. With --json it prints nothing: the
-// object has a field for it.
+// noteUnknown warns after a change of settings that no bridge knows the queue. With --json it prints nothing, because
+// the JSON has the field known.
 func noteUnknown(a *cli.App, queue string, known bool) {
 	if !known && !a.JSON {
-		a.Note("duestream: no bridge knows a queue %s yet: is the name right? It counts from the first message on", queue)
+		a.Note("duestream: no bridge knows a queue %s yet: is the name right? Its settings count from the first message on",
+			queue)
 	}
 }

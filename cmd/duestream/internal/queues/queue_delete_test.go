@@ -8,6 +8,8 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/exit"
 )
 
+// queue delete removes an empty queue. A queue with messages, recurrences or push targets needs --force, and --yes
+// where nobody can be asked. A command that looks for a message of an unknown queue creates no queue.
 func TestQueueDeleteRemovesAQueue(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)

@@ -17,22 +17,22 @@ import (
 func queuePartitions(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "partitions <queue> [<n>]",
-		Short: "Show what the partitions of a queue hold, or have it grow to n",
-		Long: `Shows how many partitions a queue has, and what each holds. With a number, has the queue
-grow to so many, 1 to 256, also while it is in use: producers, bridges and workers take
-it up within seconds. A queue never shrinks. After an error repeat the command: with the
-number in force it mends what is missing.
+		Short: "Show the partitions of a queue, or grow it to n",
+		Long: `Shows the partitions of a queue, and what each holds. With a number from 1 to 256, the
+command grows the queue to that many partitions, also while it is in use. Producers,
+bridges and workers notice within seconds. A queue never shrinks. After an error repeat
+the command: with the current number it completes a growth that failed.
 
-A message's key, or its ID when it has none, says which partition it goes to. Order is
-kept within a partition only. A queue that holds messages with a key does not grow: their
-keys would belong to other partitions, and new messages of a key would be delivered
-beside them. With --despite-keys it grows all the same.`,
+The ordering key of a message decides its partition, or its ID if it has no ordering
+key. Order is kept within a partition only. A queue that holds messages with ordering
+keys does not grow, because most keys would move to another partition, where their new
+messages would be delivered beside the old ones. --despite-keys grows the queue anyway.`,
 		Example: "  duestream queue partitions emails\n  duestream queue partitions emails 8\n" +
 			"  duestream queue partitions imports 8 --create",
 	}
 	n := 0
 	despiteKeys := cmd.Flags().Bool("despite-keys", false,
-		"grow although messages of one key may be delivered side by side until what the queue holds now is done")
+		"grow, although messages of one ordering key may be delivered side by side until the present messages are done")
 	return a.WithQueues(cmd, func(args []string) (err error) {
 		if len(args) < 2 {
 			return nil

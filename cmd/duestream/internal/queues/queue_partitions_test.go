@@ -10,6 +10,8 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/queues"
 )
 
+// queue partitions adds partitions, never removes any, and shows the counts that the queue has had, the figures of each
+// partition, and a policy that differs between partitions.
 func TestQueuePartitionsGrowsAndShows(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)
@@ -24,13 +26,14 @@ func TestQueuePartitionsGrowsAndShows(t *testing.T) {
 	}
 	got = queues.PartitionCounts{}
 	c.JSON(&got, "queue", "partitions", "q", "--create", "6")
+	// Queue, Partitions, Counts (those that the queue has had), ByPartition.
 	if fmt.Sprint(got) != "{q 6 [1 4 6] []}" {
 		t.Errorf("%+v", got)
 	}
 	c.Fails(exit.Failure, []string{"q has 6 partitions, and cannot have 5: a queue never shrinks", "hint: "}, "queue",
 		"partitions", "q", "5")
 	for i := range 6 {
-		c.InPartition(i, "ZADD", "due", "9999999999999", fmt.Sprint("m-", i))
+		c.InPartition(i, "ZADD", "due", "9999999999999", fmt.Sprint("m-", i)) // due in the year 2286
 	}
 	out := c.OK("queue", "partitions", "q")
 	for _, text := range []string{"partitions     6\n", "counts so far  1,4,6\n", "PARTITION",
@@ -56,8 +59,9 @@ func TestQueuePartitionsGrowsAndShows(t *testing.T) {
 	}
 }
 
-// The bug: a queue could grow while it held messages with a key (scheduled, in flight, or retries). The key then
-// belonged to another partition, so its next message was delivered concurrently with them.
+// Regression: a queue could grow while it held messages with an ordering key (scheduled, in flight, or retries). The
+// ordering key then belonged to another partition, so its next message was delivered concurrently with them. The
+// command now refuses, unless --despite-keys is given.
 func TestAQueueThatHoldsMessagesWithAKeyDoesNotGrowUnasked(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)
@@ -69,6 +73,7 @@ func TestAQueueThatHoldsMessagesWithAKeyDoesNotGrowUnasked(t *testing.T) {
 	}
 	refuses(`key "customer-7" is scheduled in partition 0`)
 	c.OK("cancel", "q", "x")
+	// The message with this key that is in flight, as entry 1-1.
 	c.InPartition(0, "ZADD", "turns", "0", "customer-7\x1fbusy\x1f1-1")
 	refuses("in partition 0 some are in flight, or wait for one of their key")
 	if out := c.OK("queue", "partitions", "q", "--despite-keys", "4"); out != "q has 4 partitions\n" {

@@ -9,6 +9,8 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/queues"
 )
 
+// A group's setting wins over the queue's, and the queue's over the default. An empty value removes a setting. Some
+// settings, like held, exist for a whole queue only.
 func TestQueueSetChangesThePolicy(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)
@@ -34,6 +36,7 @@ func TestQueueSetChangesThePolicy(t *testing.T) {
 	c.Fails(exit.Invalid, []string{"can be set for a whole queue only"}, "queue", "set", "q", "--group", "g", "held=true")
 }
 
+// The rate, the ready limit and the pause of workers are set, shown and removed, and their limits are checked.
 func TestAQueueHasARateAReadyLimitAndAPauseForWorkers(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)
@@ -64,7 +67,7 @@ func TestAQueueHasARateAReadyLimitAndAPauseForWorkers(t *testing.T) {
 	if strings.Contains(out, "rate") || strings.Contains(out, "ready_limit") {
 		t.Error(out)
 	}
-	says(c.OK("pause", "q", "--workers"), "q paused, with its workers: they finish what they hold, and take nothing new")
+	says(c.OK("pause", "q", "--workers"), "q paused, with its workers: they finish their messages, and take no new ones")
 	says(c.OK("pause", "q", "--workers"), "q was paused already")
 	says(c.OK("queue", "show", "q"), "held_workers true (paused)")
 	says(c.OK("resume", "q"), "q resumed: ")
@@ -73,7 +76,9 @@ func TestAQueueHasARateAReadyLimitAndAPauseForWorkers(t *testing.T) {
 	}
 }
 
-func TestRetriesFollowAListOfDelaysAndALimit(t *testing.T) {
+// Settings of retries and of the handler timeout are set for a queue, a group, a single message, and the messages of a
+// file. A message keeps its own ones, which the export shows in "extra".
+func TestRetrySettingsOfQueueGroupAndMessage(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)
 	says := func(out string, all ...string) {
@@ -133,8 +138,9 @@ func TestRetriesFollowAListOfDelaysAndALimit(t *testing.T) {
 	lines := `{"id":"two","retry_delays_ms":[1000],"retry_for_ms":5,"max_crashes":6,"max_snoozes":7,` +
 		`"handler_timeout_ms":9}` + "\n" +
 		`{"id":"three"}` + "\n" +
-		`{"id":"four","retry_for_ms":-5}` + "\n" +
-		`{"id":"four","handler_timeout_ms":-5}`
+		`{"id":"bad-retry-for","retry_for_ms":-5}` + "\n" +
+		`{"id":"bad-timeout","handler_timeout_ms":-5}`
+	// The two bad lines are refused, and the others are scheduled.
 	c.RunIn(lines, "schedule", "q", "--in", "1h", "--retry-delays", "7s", "--file", "-")
 	out = c.OK("export", "q")
 	for _, want := range []string{
@@ -146,12 +152,12 @@ func TestRetriesFollowAListOfDelaysAndALimit(t *testing.T) {
 			t.Errorf("%s: %s", want, out)
 		}
 	}
-	if strings.Contains(out, "four") {
+	if strings.Contains(out, "bad-") {
 		t.Error(out)
 	}
 }
 
-// The bug: settings of a queue with a misspelt name were accepted. With --create they still are: settings may come
+// Regression: settings of a queue with a misspelt name were accepted. With --create they still are: settings may come
 // before the first message.
 func TestAMisspeltQueueOrGroupIsRefusedAndTheRightOneSuggested(t *testing.T) {
 	t.Parallel()
@@ -190,6 +196,8 @@ func TestAMisspeltQueueOrGroupIsRefusedAndTheRightOneSuggested(t *testing.T) {
 	}
 }
 
+// --create writes the settings of a queue, a group or its partitions before the first message, and may be repeated.
+// After that, no flag is needed.
 func TestSettingsMayBeWrittenBeforeTheFirstMessage(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)
@@ -207,12 +215,13 @@ func TestSettingsMayBeWrittenBeforeTheFirstMessage(t *testing.T) {
 	c.OK("queue", "set", "a", "--group", "g", "max_attempts=5")
 }
 
-// A producer that only knows ZADD registers no queue: bridges find it later. Until then its settings come with a note.
+// A producer that only knows ZADD registers no queue; a bridge finds the queue later. Until then its settings are shown
+// and changed with a note.
 func TestSettingsOfAnUnknownQueueComeWithANote(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)
 	const note = "no bridge knows a queue q yet"
-	c.Do("ZADD", c.Key("q", "due"), "4102444800000", "one")
+	c.Do("ZADD", c.Key("q", "due"), "4102444800000", "one") // due in the year 2100
 	for _, args := range [][]string{{"queue", "show", "q"}, {"queue", "set", "q", "max_attempts=5"}} {
 		if r := c.Run(args...); r.Code != exit.OK || !strings.Contains(r.Err, note) {
 			t.Errorf("%q: %+v", args, r)

@@ -11,38 +11,43 @@ import (
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/cmd/duestream/internal/cli"
-	"github.com/duestream/duestream/cmd/duestream/internal/flags"
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
+	"github.com/duestream/duestream/cmd/duestream/internal/settings"
 	"github.com/duestream/duestream/cmd/duestream/internal/term"
+	"github.com/duestream/duestream/internal/policy"
+	"github.com/duestream/duestream/internal/view"
+	"github.com/duestream/duestream/internal/written"
 )
 
-// queuePolicy is the JSON of a queue's policy.
+// queuePolicy is a queue, or a group of it, with its policy.
 type queuePolicy struct {
-	Queue             string  `json:"queue"`
-	Group             string  `json:"group,omitempty"`
-	VisibilityTimeout int64   `json:"visibility_timeout_ms"`
-	MaxAttempts       int     `json:"max_attempts"`
-	RetryMin          int64   `json:"retry_min_ms"`
-	RetryMax          int64   `json:"retry_max_ms"`
-	RetryDelays       []int64 `json:"retry_delays_ms,omitempty"`
-	RetryFor          int64   `json:"retry_for_ms,omitempty"`
-	MaxSnoozes        int     `json:"max_snoozes,omitempty"`
-	MaxCrashes        int     `json:"max_crashes,omitempty"`
-	HandlerTimeout    int64   `json:"handler_timeout_ms,omitempty"`
-	TriedFor          int64   `json:"tried_for_ms"` // about how long a message is tried until it becomes a dead letter
-	Held              bool    `json:"held"`
-	HeldWorkers       bool    `json:"held_workers,omitempty"`
-	Rate              string  `json:"rate,omitempty"`
-	Burst             int     `json:"burst,omitempty"` // the burst in force, also if it is the default
-	FreeRetries       bool    `json:"free_retries,omitempty"`
-	ReadyLimit        int     `json:"ready_limit,omitempty"`
-	History           int     `json:"history"`
-	HistoryAge        int64   `json:"history_ms"`
-	KeyFailure        string  `json:"key_failure,omitempty"`
-	Partitions        int     `json:"partitions"`
-	Known             bool    `json:"known"` // to the bridges
+	queue, group string
+	policy       bridge.Policy
+	partitions   int
+	known        bool // the bridges know the queue
+}
 
-	policy bridge.Policy
+// MarshalJSON returns one object with the settings, and facts about the queue.
+func (q queuePolicy) MarshalJSON() ([]byte, error) {
+	object := view.Object{{Name: "queue", Value: q.queue}}
+	if q.group != "" {
+		object = append(object, view.Member{Name: "group", Value: q.group})
+	}
+	for _, s := range policy.Settings() {
+		name, value := s.Name, s.Get(q.policy)
+		switch name {
+		case policy.SettingVisibility:
+			name = "visibility_timeout_ms"
+		case policy.SettingBurst:
+			value = burstOf(q.policy)
+		}
+		if !s.IsOff(value) {
+			object = append(object, view.Member{Name: name, Value: settings.JSON(s, value)})
+		}
+	}
+	tried := q.policy.TriedFor().Milliseconds() // about how long a message is tried until it becomes a dead letter
+	return append(object, view.Member{Name: "tried_for_ms", Value: tried},
+		view.Member{Name: "partitions", Value: q.partitions}, view.Member{Name: "known", Value: q.known}).MarshalJSON()
 }
 
 func readPolicy(ctx context.Context, a *cli.App, op *admin.Admin, queue, group string) (queuePolicy, error) {
@@ -51,94 +56,71 @@ func readPolicy(ctx context.Context, a *cli.App, op *admin.Admin, queue, group s
 		return queuePolicy{}, err
 	}
 	if warning != nil {
-		a.Note("duestream: %s: settings that do not count: %s", queue, warning.Error())
+		a.Note("duestream: %s: settings that are ignored: %s", queue, warning.Error())
 	}
 	counts, err := op.Partitions(ctx, queue)
-	return queuePolicy{
-		queue, group, p.VisibilityTimeout.Milliseconds(), p.MaxAttempts, p.RetryMin.Milliseconds(), p.RetryMax.Milliseconds(),
-		millisOf(p.RetryDelays), p.RetryFor.Milliseconds(), p.MaxSnoozes, p.MaxCrashes, p.HandlerTimeout.Milliseconds(),
-		p.TriedFor().Milliseconds(), p.Held, p.HeldWorkers, string(p.Rate), burstOf(p), p.FreeRetries, p.ReadyLimit, p.History,
-		p.HistoryAge.Milliseconds(),
-		string(p.KeyFailure), counts.Latest(), true, p,
-	}, err
+	return queuePolicy{queue: queue, group: group, policy: p, partitions: counts.Latest(), known: true}, err
 }
 
 func printPolicy(ctx context.Context, a *cli.App, op *admin.Admin, queue, group string) error {
 	q, err := readPolicy(ctx, a, op, queue, group)
 	if err == nil {
-		q.Known, err = isKnown(ctx, a, op, queue)
+		q.known, err = isKnown(ctx, op, queue)
 	}
 	if err != nil {
 		return err
 	}
-	noteUnknown(a, queue, q.Known)
+	noteUnknown(a, queue, q.known)
 	return a.Print(q, func() {
-		p := q.policy
-		rows := [][]string{
-			{"visibility_timeout", human.Exact(p.VisibilityTimeout)}, {"max_attempts", strconv.Itoa(p.MaxAttempts)},
-			{"retry_min", human.Exact(p.RetryMin)}, {"retry_max", human.Exact(p.RetryMax)},
-		}
-		if p.RetryDelays != "" { // settings that nobody set are not shown
-			rows = append(rows, []string{"retry_delays",
-				flags.ShowDelays(p.RetryDelays) + " (retry_min and retry_max do not count)"})
-		}
-		if p.RetryFor > 0 {
-			rows = append(rows, []string{"retry_for", human.Exact(p.RetryFor)})
-		}
-		if p.MaxSnoozes > 0 {
-			rows = append(rows, []string{"max_snoozes", strconv.Itoa(p.MaxSnoozes)})
-		}
-		if p.MaxCrashes > 0 {
-			rows = append(rows, []string{"max_crashes", strconv.Itoa(p.MaxCrashes)})
-		}
-		if p.HandlerTimeout > 0 {
-			rows = append(rows, []string{"handler_timeout", human.Exact(p.HandlerTimeout)})
-		}
-		rows = append(rows, flowRows(p, q.Partitions)...)
-		if p.KeyFailure != "" {
-			rows = append(rows, []string{"key_failure", string(p.KeyFailure)})
-		}
-		term.Table(a.Out, append(rows, [][]string{
-			{"held", heldText(p.Held)}, {"history", historyText(p)}, {"partitions", strconv.Itoa(q.Partitions)},
-			{"tried for", "about " + human.Short(p.TriedFor()) + ", without the time of the attempts; then a message that always fails is a dead letter"},
-		}...))
+		tried := "about " + human.Short(q.policy.TriedFor()) +
+			", without the time of the attempts; then a message that always fails is a dead letter"
+		term.Table(a.Out, append(q.rows(), []string{"partitions", strconv.Itoa(q.partitions)}, []string{"tried for", tried}))
 	})
 }
 
-// burstOf returns the burst in force, or 0 without a rate.
-func burstOf(p bridge.Policy) int {
-	if p.Rate == "" {
-		return 0
+// rows returns a table row for each setting, except optional settings that are not set.
+func (q queuePolicy) rows() (rows [][]string) {
+	inEach := ""
+	if q.partitions > 1 {
+		inEach = " (in each partition)"
 	}
-	return cmp.Or(p.Burst, p.Rate.DefaultBurst())
-}
-
-// flowRows returns table rows for the limits on release and delivery.
-func flowRows(p bridge.Policy, partitions int) (rows [][]string) {
-	each := ""
-	if partitions > 1 {
-		each = " (in each partition)"
+	notes := map[string]string{
+		policy.SettingRetryDelays: " (retry_min and retry_max do not count)",
+		policy.SettingRate:        inEach, policy.SettingBurst: inEach, policy.SettingReadyLimit: inEach,
+		policy.SettingFreeRetries: " (the rate does not count for retries)", policy.SettingHeldWorkers: " (paused)",
 	}
-	if p.Rate != "" {
-		rows = append(rows, []string{"rate", string(p.Rate) + each}, []string{"burst", strconv.Itoa(burstOf(p)) + each})
-		if p.FreeRetries {
-			rows = append(rows, []string{"free_retries", "true (the rate does not count for retries)"})
+	if q.policy.Held {
+		notes[policy.SettingHeld] = " (paused)"
+	}
+	for _, s := range policy.Settings() {
+		value := s.Get(q.policy)
+		shown := written.Setting(s, value)
+		switch s.Name {
+		case policy.SettingBurst:
+			value = burstOf(q.policy)
+			shown = written.Setting(s, value)
+		case policy.SettingFreeRetries:
+			if q.policy.Rate == "" {
+				continue
+			}
+		case policy.SettingHistory:
+			shown = historyText(q.policy)
+		case policy.SettingHistoryAge: // shown with history
+			continue
 		}
-	}
-	if p.ReadyLimit > 0 {
-		rows = append(rows, []string{"ready_limit", strconv.Itoa(p.ReadyLimit) + each})
-	}
-	if p.HeldWorkers {
-		rows = append(rows, []string{"held_workers", "true (paused)"})
+		if !s.IsOff(value) {
+			rows = append(rows, []string{s.Word, shown + notes[s.Name]})
+		}
 	}
 	return rows
 }
 
-func millisOf(list bridge.Delays) (all []int64) {
-	for _, d := range list.List() {
-		all = append(all, d.Milliseconds())
+// burstOf returns the burst in force, or 0 without a rate.
+func burstOf(p bridge.Policy) policy.Value {
+	if p.Rate == "" {
+		return policy.Value{}
 	}
-	return all
+	return policy.Value{Number: int64(cmp.Or(p.Burst, p.Rate.DefaultBurst()))}
 }
 
 // listPolicies prints the policy of every queue.
@@ -158,11 +140,10 @@ func listPolicies(ctx context.Context, a *cli.App, op *admin.Admin, group string
 		if list := p.RetryDelays.List(); list != nil {
 			retryMin, retryMax = human.Short(slices.Min(list)), human.Short(slices.Max(list))
 		}
-		list.Add(q, q.Queue, human.Short(p.VisibilityTimeout), strconv.Itoa(p.MaxAttempts),
-			retryMin, retryMax,
-			human.Short(p.TriedFor()), strconv.FormatBool(p.Held), strconv.Itoa(q.Partitions))
+		list.Add(q, q.queue, human.Short(p.VisibilityTimeout), strconv.Itoa(p.MaxAttempts),
+			retryMin, retryMax, human.Short(p.TriedFor()), strconv.FormatBool(p.Held), strconv.Itoa(q.partitions))
 	}
-	return list.End("no queues")
+	return list.Finish("no queues")
 }
 
 // historyText formats the history as queue set takes it.
@@ -170,15 +151,7 @@ func historyText(p bridge.Policy) string {
 	if p.History == 0 {
 		return "off"
 	}
-	return strconv.Itoa(p.History) + "/" + human.Exact(p.HistoryAge)
-}
-
-// heldText formats the setting held with the word that all commands use: paused.
-func heldText(held bool) string {
-	if held {
-		return "true (paused)"
-	}
-	return "false"
+	return strconv.Itoa(p.History) + "/" + written.Duration(p.HistoryAge)
 }
 
 func queueShow(a *cli.App) *cobra.Command {
@@ -186,17 +159,18 @@ func queueShow(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show [<queue>]",
 		Short: "Show the policy in force, and the number of partitions",
-		Long: `Shows the policy in force, and the number of partitions; without a queue, those of all queues that the bridges know.
-Each setting comes from the first that has it: the group, the queue, the defaults (written by the bridges from their
+		Long: `Shows the policy in force, and the number of partitions. Without a queue, it shows all
+queues that the bridges know. The value of a setting comes from the first of these that
+has one: the group, the queue, the defaults (written by the bridges from their
 environment), the program.`,
 		Example: "  duestream queue show\n  duestream queue show emails --group mailer",
 	}
-	cli.GroupFlag(cmd, &group, "show what holds for this group")
+	cli.GroupFlag(cmd, &group, "show the policy of this group")
 	return a.WithKnownQueues(cmd, cli.GroupCheck(&group), func(ctx context.Context, op *admin.Admin, args []string) error {
 		if len(args) == 0 {
 			return listPolicies(ctx, a, op, group)
 		}
-		if err := checkGroupThere(ctx, op, cmd, args[0], group); err != nil {
+		if err := checkGroupExists(ctx, op, cmd, args[0], group); err != nil {
 			return err
 		}
 		return printPolicy(ctx, a, op, args[0], group)

@@ -7,6 +7,7 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/queues"
 )
 
+// Without a name, queue show lists all queues with their settings, defaults included, as a table and as JSON.
 func TestQueueShowWithoutANameListsAll(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)

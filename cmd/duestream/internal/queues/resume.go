@@ -10,9 +10,9 @@ import (
 func Resume(a *cli.App) *cobra.Command {
 	return pauseOrResume(a, false, &cobra.Command{
 		Use:   "resume <queue>...",
-		Short: "Have paused queues go on",
-		Long: `Has paused queues go on: what became due meanwhile is ready at once, oldest first. May be
-repeated.`,
+		Short: "Resume paused queues",
+		Long: `Resumes paused queues. Messages that became due meanwhile are ready at once, oldest first.
+May be repeated.`,
 		Example: "  duestream resume emails\n  duestream resume --all",
 	})
 }

@@ -2,4 +2,4 @@ package recurrences
 
 // Names for the tests outside of this package.
 
-type Recurring = recurring
+type RecurrenceAnswer = recurrenceAnswer

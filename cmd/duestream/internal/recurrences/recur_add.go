@@ -9,6 +9,7 @@ import (
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/cmd/duestream/internal/cli"
 	"github.com/duestream/duestream/cmd/duestream/internal/flags"
+	"github.com/duestream/duestream/cmd/duestream/internal/output"
 )
 
 func recurAdd(a *cli.App) *cobra.Command {
@@ -17,19 +18,20 @@ func recurAdd(a *cli.App) *cobra.Command {
 	var missed, overlap string
 	cmd := &cobra.Command{
 		Use:   "add <queue> <name> [payload | -]",
-		Short: "Add a recurrence, or change the one of that name",
-		Long: `Adds a recurrence to a queue, or changes the one of that name: what was planned of the
-former one for later is taken back. Without an argument the payload is empty; "-" is
-standard input. Either --cron or --every must be given.
+		Short: "Add or change a recurrence",
+		Long: `Adds a recurrence to a queue, or changes the recurrence of that name. A change takes
+back the planned messages that are not due yet. Without an argument the payload is
+empty; "-" is standard input. Either --cron or --every must be given.
 
 A cron expression has five fields (minute, hour, day of the month, month, day of the week),
 or six with seconds in front; @hourly, @daily, @weekly, @monthly and @yearly are known, too.
-Where clocks are set: a time of day that does not exist is moved to the end of the gap, one
-that comes twice counts the first time. Every hour (hour field *) means every hour that
-passes. --every counts from 1970, so it is the same after a change.
+At a clock change, a time of day that does not exist is moved to the end of the gap, and
+a time of day that comes twice counts only the first time. With * in the hour field,
+the repeated hour counts both times. --every counts from 1970, so its times stay the same after a
+change of the recurrence.
 
-Occurrences that no bridge planned in time are missed: the last one is made up for
-(--missed once), none (skip), or the last hundred (all).`,
+An occurrence that no bridge planned in time is missed. --missed once makes up for the
+last missed occurrence, --missed skip for none, and --missed all for the last hundred.`,
 		Example: `  duestream recur add reports nightly --cron @daily --zone Europe/Paris '{"to":"all"}'
   duestream recur add probes ping --every 90s --overlap skip
   duestream recur add sales tick --every 1m --start 2027-01-02T09:00:00+01:00 --count 60`,
@@ -39,16 +41,18 @@ Occurrences that no bridge planned in time are missed: the last one is made up f
 	f := cmd.Flags()
 	f.StringVar(&r.Cron, "cron", "", "cron expression: '0 9 * * 1-5', '@daily'")
 	f.StringVar(&r.Zone, "zone", "", "time zone of --cron, like Europe/Paris; default UTC")
-	flags.DelayVar(f, &r.Every, "every", "recur so often: 1s or more")
-	flags.DelayVar(f, &r.Phase, "phase", "shift --every by so much")
-	flags.InstantVar(f, &r.Start, "start", "no occurrence before: RFC 3339")
-	flags.InstantVar(f, &r.End, "end", "no occurrence after: RFC 3339")
-	f.IntVar(&r.Count, "count", 0, "so many occurrences at most; 0 = no bound")
-	flags.DelayVar(f, &r.Jitter, "jitter", "each is due so much later at most; up to 24h")
-	f.StringVar(&missed, "missed", "", "what becomes of missed occurrences: once (default), skip or all")
-	f.StringVar(&overlap, "overlap", "", "while the one before is not done in any group: allow (default), or skip the occurrence")
-	f.BoolVar(&r.Paused, "paused", false, "plan nothing until it is resumed")
-	f.StringVar(&r.Owner, "owner", "", "label of who keeps it: see recur apply")
+	flags.DelayVar(f, &r.Every, "every", "interval between occurrences: 1s or more")
+	flags.DelayVar(f, &r.Phase, "phase", "shift the times of --every by this")
+	flags.InstantVar(f, &r.Start, "start", "no occurrence before this time: RFC 3339")
+	flags.InstantVar(f, &r.End, "end", "no occurrence after this time: RFC 3339")
+	f.IntVar(&r.Count, "count", 0, "at most this many occurrences; 0 = no limit")
+	flags.DelayVar(f, &r.Jitter, "jitter", "delay each occurrence by a time between 0 and this (at most 24h)")
+	f.StringVar(&missed, "missed", "",
+		"missed occurrences to make up for: once (default: the last), skip (none), all (the last 100)")
+	f.StringVar(&overlap, "overlap", "",
+		"if a group has not finished the previous message: allow the occurrence (default), or skip it")
+	f.BoolVar(&r.Paused, "paused", false, "plan no message until the recurrence is resumed")
+	f.StringVar(&r.Owner, "owner", "", "label of the recurrence's owner: see recur apply")
 	f.Var(&headers, "header", "add a header; may be given again")
 	cmd.MarkFlagsMutuallyExclusive("cron", "every")
 	cmd.MarkFlagsOneRequired("cron", "every")
@@ -73,12 +77,7 @@ Occurrences that no bridge planned in time are missed: the last one is made up f
 			return err
 		}
 		defer cli.WarnNoBridge(ctx, a, op)
-		did := "unchanged"
-		if change.Added {
-			did = "added"
-		} else if change.Changed {
-			did = "changed"
-		}
+		did := output.Change(change.Added, change.Changed)
 		return printRecurrence(ctx, a, op, r.Queue, r.Name, did, change.TakenBack)
 	})
 }

@@ -14,10 +14,10 @@ import (
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/cmd/duestream/internal/cli"
-	"github.com/duestream/duestream/cmd/duestream/internal/flags"
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
 	"github.com/duestream/duestream/cmd/duestream/internal/output"
 	"github.com/duestream/duestream/cmd/duestream/internal/usage"
+	"github.com/duestream/duestream/internal/written"
 )
 
 // maxRecurrencesFile is the largest file that recur apply reads, in bytes.
@@ -53,7 +53,7 @@ func (d *fileDuration) UnmarshalYAML(unmarshal func(any) error) error {
 	if err := unmarshal(&text); err != nil {
 		return err
 	}
-	parsed, err := flags.ParseDuration(text)
+	parsed, err := written.ParseDuration(text)
 	if err != nil {
 		return fmt.Errorf("%q: %w", text, err)
 	}
@@ -82,9 +82,9 @@ func recurApply(a *cli.App) *cobra.Command {
 	var dryRun bool
 	cmd := &cobra.Command{
 		Use:   "apply",
-		Short: "Have exactly the recurrences of a file",
-		Long: `Adds and changes recurrences so that they are as a file says, and removes those of the same
-owner that it does not have, in all queues. The file is YAML:
+		Short: "Make the recurrences of an owner equal to a file",
+		Long: `Makes the recurrences of one owner equal to a file, in all queues. It adds and changes
+the recurrences of the file, and removes all others of the owner. The file is YAML:
 
   owner: billing
   recurrences:
@@ -97,9 +97,9 @@ owner that it does not have, in all queues. The file is YAML:
       missed: once
     - {queue: probes, name: ping, every: 90s, overlap: skip}
 
-Every flag of recur add but --header and --allow-old-bridges is a field. Without "paused" a recurrence stays paused,
-or not, as somebody has set it by hand. One of another owner, or of none, is not touched: then
-nothing is changed, nor when anything in the file is wrong.`,
+Every flag of recur add except --header and --allow-old-bridges is a field. Without the
+field "paused", a paused recurrence stays paused. If the file names a recurrence of
+another owner, or of none, or if the file has any fault, nothing is changed.`,
 		Example: "  duestream recur apply -f recurrences.yaml --dry-run\n  duestream recur apply -f recurrences.yaml",
 	}
 	cmd.Flags().StringVarP(&file, "file", "f", "", "the file; - = standard input")
@@ -131,10 +131,13 @@ func printApplied(a *cli.App, applied []admin.AppliedRecurrence, dryRun bool) er
 		}{one, dryRun}
 		list.Add(value, one.Queue, human.OneLine(one.Name, 40), did, fmt.Sprint(one.TakenBack))
 	}
-	return list.End("no recurrences")
+	return list.Finish("no recurrences")
 }
 
-func readRecurrences(a *cli.App, name, owner string) (wanted []admin.WantedRecurrence, of string, err error) {
+// readRecurrences reads a file of recurrences. It returns owner, or if that is empty the owner that the file names.
+func readRecurrences(
+	a *cli.App, name, owner string,
+) (wanted []admin.WantedRecurrence, ownerOfAll string, err error) {
 	in := a.In
 	if name != "-" {
 		f, err := os.Open(name)
@@ -151,18 +154,18 @@ func readRecurrences(a *cli.App, name, owner string) (wanted []admin.WantedRecur
 	if len(text) > maxRecurrencesFile {
 		return nil, "", usage.Errorf("%s: must be at most %d bytes", name, maxRecurrencesFile)
 	}
-	var read recurrencesFile
-	if err := yaml.UnmarshalStrict(text, &read); err != nil {
+	var content recurrencesFile
+	if err := yaml.UnmarshalStrict(text, &content); err != nil {
 		return nil, "", usage.Errorf("%s: %s", name, human.MiddleCut(err.Error()))
 	}
 	if owner == "" {
-		owner = read.Owner
+		owner = content.Owner
 	}
 	if owner == "" {
 		return nil, "", usage.Errorf("%s: owner: must be given, in the file or by --owner", name)
 	}
 	var errs []error
-	for _, r := range read.Recurrences {
+	for _, r := range content.Recurrences {
 		one := admin.WantedRecurrence{Paused: r.Paused, Recurrence: bridge.Recurrence{
 			Name: r.Name, Queue: r.Queue, Payload: []byte(r.Payload), Headers: r.Headers, Cron: r.Cron, Zone: r.Zone,
 			Every: time.Duration(r.Every), Phase: time.Duration(r.Phase), Start: time.Time(r.Start), End: time.Time(r.End),

@@ -9,6 +9,7 @@ import (
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/cmd/duestream/internal/cli"
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
+	"github.com/duestream/duestream/internal/written"
 )
 
 func recurList(a *cli.App) *cobra.Command {
@@ -16,16 +17,15 @@ func recurList(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list [<queue>]",
 		Short: "List recurrences, with their next three times",
-		Long: `Lists the recurrences of a queue, or of all queues: when they recur, the next three times
-in the zone of each, and when the last message of each was due.`,
+		Long: `Lists the recurrences of a queue, or of all queues. For each it prints when it recurs, its
+next three times in its time zone, and when its last message was due.`,
 		Example: "  duestream recur list\n  duestream recur list reports --json",
 	}
-	cmd.Flags().StringVar(&owner, "owner", "", "of this owner")
-	return a.WithKnownQueues(cmd, nil, func(ctx context.Context, op *admin.Admin, queues []string) (err error) {
-		if len(queues) == 0 {
-			if queues, err = op.Queues(ctx); err != nil {
-				return err
-			}
+	cmd.Flags().StringVar(&owner, "owner", "", "only recurrences of this owner")
+	return a.WithKnownQueues(cmd, nil, func(ctx context.Context, op *admin.Admin, args []string) error {
+		queues, err := cli.QueuesOrAll(ctx, op, args)
+		if err != nil {
+			return err
 		}
 		now := a.Now("")
 		list := a.List("QUEUE", "NAME", "WHEN", "STATE", "LAST", "NEXT")
@@ -36,12 +36,12 @@ in the zone of each, and when the last message of each was due.`,
 			}
 			for _, s := range states {
 				if owner == "" || s.Spec.Owner == owner {
-					list.Add(newRecurring(s), queue, human.OneLine(s.Spec.Name, 40), cli.Rhythm(s.Spec), stateOf(s),
+					list.Add(newRecurrenceAnswer(s), queue, human.OneLine(s.Spec.Name, 40), cli.Rhythm(s.Spec), stateOf(s),
 						human.Ago(s.Last, now), nextTimes(s))
 				}
 			}
 		}
-		return list.End("no recurrences")
+		return list.Finish("no recurrences")
 	})
 }
 
@@ -49,7 +49,7 @@ func recurShow(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "show <queue> <name>",
 		Short:   "Show a recurrence",
-		Long:    "Shows a recurrence with everything that it says, its next three times and its last message.",
+		Long:    "Shows the spec of a recurrence, its next three times and its last message.",
 		Example: "  duestream recur show reports nightly",
 	}
 	return a.WithKnownQueues(cmd, nil, func(ctx context.Context, op *admin.Admin, args []string) error {
@@ -57,24 +57,26 @@ func recurShow(a *cli.App) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return a.Print(newRecurring(s), func() {
+		return a.Print(newRecurrenceAnswer(s), func() {
 			r, now := s.Spec, a.Now(args[0])
-			rows := [][]string{{"queue", r.Queue}, {"name", r.Name}, {"when", cli.Rhythm(r)}, {"state", stateOf(s)}}
-			add := func(name, value string, is bool) {
-				if is {
+			rows := [][]string{{"queue", r.Queue}, {"name", r.Name}, {"when", cli.Rhythm(r)}}
+			addIf := func(condition bool, name, value string) {
+				if condition {
 					rows = append(rows, []string{name, value})
 				}
 			}
+			addIf(r.Words() != "", "in words", r.Words())
+			rows = append(rows, []string{"state", stateOf(s)})
 			for _, t := range s.Next {
-				rows = append(rows, []string{"next", onClocks(t) + " (" + human.Relative(t, now) + ")"})
+				rows = append(rows, []string{"next", zoneTime(t) + " (" + human.Relative(t, now) + ")"})
 			}
-			add("last", onClocks(s.Last)+" "+human.OneLine(s.LastID, 260), !s.Last.IsZero())
-			add("start", onClocks(r.Start), !r.Start.IsZero())
-			add("end", onClocks(r.End), !r.End.IsZero())
-			add("count", fmt.Sprintf("%d, %d of them planned", r.Count, s.Used), r.Count > 0)
-			add("jitter", human.Exact(r.Jitter), r.Jitter > 0)
+			addIf(!s.Last.IsZero(), "last", zoneTime(s.Last)+" "+human.OneLine(s.LastID, 260))
+			addIf(!r.Start.IsZero(), "start", zoneTime(r.Start))
+			addIf(!r.End.IsZero(), "end", zoneTime(r.End))
+			addIf(r.Count > 0, "count", fmt.Sprintf("%d, %d of them planned", r.Count, s.Used))
+			addIf(r.Jitter > 0, "jitter", written.Duration(r.Jitter))
 			rows = append(rows, []string{"missed", string(r.Missed)}, []string{"overlap", string(r.Overlap)})
-			add("owner", human.OneLine(r.Owner, 80), r.Owner != "")
+			addIf(r.Owner != "", "owner", human.OneLine(r.Owner, 80))
 			payload := admin.Payload(r.Payload)
 			if payload == nil {
 				payload = admin.Payload{}

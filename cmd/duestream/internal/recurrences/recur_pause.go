@@ -14,9 +14,10 @@ import (
 
 func recurPause(a *cli.App) *cobra.Command {
 	return pauseOrResumeRecurrence(a, true, &cobra.Command{
-		Use:     "pause <queue> <name>",
-		Short:   "Have a recurrence plan nothing",
-		Long:    "Pauses a recurrence: what was planned of it is taken back, and nothing more is planned until it is resumed.",
+		Use:   "pause <queue> <name>",
+		Short: "Pause a recurrence",
+		Long: `Pauses a recurrence. Its planned messages are taken back. No messages are planned until the
+recurrence is resumed.`,
 		Example: "  duestream recur pause reports nightly",
 	})
 }
@@ -24,8 +25,8 @@ func recurPause(a *cli.App) *cobra.Command {
 func recurResume(a *cli.App) *cobra.Command {
 	return pauseOrResumeRecurrence(a, false, &cobra.Command{
 		Use:     "resume <queue> <name>",
-		Short:   "Have a paused recurrence go on",
-		Long:    "Has a paused recurrence go on from now. What it would have had meanwhile is not made up for.",
+		Short:   "Resume a paused recurrence",
+		Long:    "Resumes a paused recurrence from now on. The occurrences during the pause are skipped.",
 		Example: "  duestream recur resume reports nightly",
 	})
 }
@@ -53,9 +54,9 @@ func recurRun(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run <queue> <name>",
 		Short: "Schedule a message of a recurrence for now",
-		Long: `Schedules a message of a recurrence for now, beside what is planned, also of one that is
-paused. Its ID is <name>@<Unix ms>-run. With --overlap skip the next occurrence waits
-until it is done, too.`,
+		Long: `Schedules a message of a recurrence for now, in addition to its planned messages. The
+recurrence may be paused. The message has the ID <name>@<Unix ms>-run. With --overlap
+skip, occurrences are also left out while this message is unfinished.`,
 		Example: "  duestream recur run reports nightly",
 	}
 	return a.WithKnownQueues(cmd, nil, func(ctx context.Context, op *admin.Admin, args []string) error {
@@ -72,13 +73,14 @@ until it is done, too.`,
 
 func recurRm(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:     "rm <queue> <name>",
-		Short:   "Remove a recurrence",
-		Long:    "Removes a recurrence. What was planned of it is taken back; what was run by hand stays.",
+		Use:   "rm <queue> <name>",
+		Short: "Remove a recurrence",
+		Long: `Removes a recurrence, and takes back its planned messages. Messages that recur run
+scheduled stay.`,
 		Example: "  duestream recur rm reports nightly",
 	}
 	return a.WithKnownQueues(cmd, nil, func(ctx context.Context, op *admin.Admin, args []string) error {
-		back, err := op.RemoveRecurrence(ctx, args[0], args[1])
+		takenBack, err := op.RemoveRecurrence(ctx, args[0], args[1])
 		if err != nil {
 			return err
 		}
@@ -87,9 +89,9 @@ func recurRm(a *cli.App) *cobra.Command {
 			Name      string `json:"name"`
 			Did       string `json:"did"`
 			TakenBack int    `json:"taken_back"`
-		}{args[0], args[1], "removed", back}
+		}{args[0], args[1], "removed", takenBack}
 		return a.Print(value, func() {
-			fmt.Fprintf(a.Out, "%s  removed, %s taken back\n", args[1], human.Counted(back, "planned message"))
+			fmt.Fprintf(a.Out, "%s  removed, %s taken back\n", args[1], human.Counted(takenBack, "planned message"))
 		})
 	})
 }

@@ -13,6 +13,8 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/recurrences"
 )
 
+// A recurrence goes through its life: added, unchanged, shown, changed, paused, run out of turn, resumed, removed. Its
+// planned messages are taken back when it changes, pauses or ends.
 func TestRecurAddsShowsHoldsRunsAndRemoves(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)
@@ -26,7 +28,7 @@ func TestRecurAddsShowsHoldsRunsAndRemoves(t *testing.T) {
 	if n := c.Scheduled("q"); n != 1 {
 		t.Errorf("%d are scheduled", n)
 	}
-	var row recurrences.Recurring
+	var row recurrences.RecurrenceAnswer
 	clitest.Decode(t, c.OK("recur", "list", "--json"), &row)
 	if len(row.Next) != 3 || row.Next[0].Hour() != 9 || row.Spec.Zone != "Europe/Paris" || string(row.Spec.Payload) != "hello" {
 		t.Errorf("%+v", row)
@@ -67,6 +69,8 @@ func TestRecurAddsShowsHoldsRunsAndRemoves(t *testing.T) {
 	}
 }
 
+// Each key is a command line, and its value a part of the error. There is no server, so the error comes before the
+// command connects.
 func TestWrongRecurrencesAreNamedBeforeRedisIsTouched(t *testing.T) {
 	t.Parallel()
 	c := &clitest.CLI{T: t, URL: clitest.Unreachable}
@@ -85,6 +89,8 @@ func TestWrongRecurrencesAreNamedBeforeRedisIsTouched(t *testing.T) {
 	}
 }
 
+// apply makes the recurrences of an owner those of the file: it adds, changes and removes. Recurrences of other owners,
+// or without an owner, stay, and a file that names one of them is refused. A pause by a person stays.
 func TestApplyHasExactlyTheRecurrencesOfAFile(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)
@@ -94,6 +100,7 @@ func TestApplyHasExactlyTheRecurrencesOfAFile(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	// did applies the file, and returns what became of each recurrence.
 	did := func(args ...string) string {
 		var all []string
 		for line := range strings.Lines(c.OK(append([]string{"recur", "apply", "-f", file, "--json"}, args...)...)) {

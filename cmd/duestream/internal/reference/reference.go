@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/duestream/duestream/cmd/duestream/internal/settings"
-	"github.com/duestream/duestream/stream"
+	"github.com/duestream/duestream/internal/policy"
 )
 
 const generated = "<!-- Written by `make reference` from the program. Do not edit. -->\n\n"
@@ -19,7 +19,8 @@ const generated = "<!-- Written by `make reference` from the program. Do not edi
 // ConfigurationPage is the file, below docs/reference, that lists variables and settings.
 const ConfigurationPage = "configuration.md"
 
-// tableOfVariables stands in a text for the table of environment variables.
+// tableOfVariables stands for the table of environment variables while markdown formats the help text around it. The
+// function would make a code block of the table, and escape the link that replaces it.
 const tableOfVariables = "TABLE-OF-VARIABLES"
 
 // Pages returns all pages by their file names below docs/reference. exitCodes is the list of exit codes in the help
@@ -165,16 +166,19 @@ func configuration() string {
 			"`DUESTREAM_SHUTDOWN_TIMEOUT`. `duestream work` and `duestream push run` read the first three of these; the\n" +
 			"log level of `work` is `warn` by default.\n" +
 			"`duestream health` reads `DUESTREAM_HEALTH_FILE` with `--self`, and `DUESTREAM_METRICS_ADDR` with `--ready`.\n\n" +
-			"The variables of policy settings (from `DUESTREAM_VISIBILITY_TIMEOUT` to `DUESTREAM_HANDLER_TIMEOUT`) " +
-			"are written\n" +
+			"The variables of policy settings (those before `DUESTREAM_LOG_LEVEL`) are written\n" +
 			"to Redis, as the defaults of all queues. The bridge that starts last wins.\n\n", &settings.Serve{}},
 		{"gateway and serve", "", &settings.HTTP{}},
 		{"migrate lmstfy", "", &settings.Migrate{}},
 	} {
 		fmt.Fprintf(&b, "\n### %s\n\n%s| Variable | Type | Default | Meaning |\n|---|---|---|---|\n", part.heading, part.text)
-		settings.EachOf(part.spec, func(name, kind, value, meaning string) {
+		row := func(name, kind, value, meaning string) {
 			fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", name, kind, code(value), cell(meaning))
-		})
+		}
+		if part.heading == "serve" {
+			settings.PolicyVariables(row)
+		}
+		settings.EachOf(part.spec, row)
 	}
 	b.WriteString("\n### Other variables\n\n" +
 		"- `duestream work` sets variables for the command that it runs: see [work](command/work.md).\n" +
@@ -191,20 +195,32 @@ func configuration() string {
 		"and\n" +
 		"`history=50000/24h` sets both settings of the history. Over HTTP, `held`, `held_workers` and\n" +
 		"`free_retries` are JSON booleans, and only pause and resume change the first two.\n\n" +
-		"A setting for a *queue* is for a whole queue: neither groups nor the defaults of all queues have it. " +
-		"In a queue with\n" +
-		"partitions, `rate`, `burst`, `ready_limit` and `history` count in each partition by itself.\n\n" +
+		"A setting with only *queue* in the column For holds for a whole queue: it cannot be set for a group, nor as a\n" +
+		"default of all queues. In a queue with partitions, `rate`, `burst`, `ready_limit` and `history` count in each\n" +
+		"partition by itself.\n\n" +
 		"| In Redis and over HTTP | In the command | Unit | Built in | Limits | For | Meaning |\n" +
 		"|---|---|---|---|---|---|---|\n")
-	for _, s := range stream.Settings() {
+	for _, s := range policy.Settings() {
 		scope := "queue, group"
 		if s.WholeQueue {
 			scope = "queue"
 		}
 		fmt.Fprintf(&b, "| `%s` | `%s` | %s | `%s` | %s | %s | %s |\n",
-			s.Name, settings.PolicyFields[s.Name], s.Unit, s.Default, cell(s.Limits), scope, cell(s.Meaning))
+			s.Name, s.Word, s.Unit(), s.Default(), cell(s.Limits()), scope, cell(inRedis(s)))
 	}
 	return b.String()
+}
+
+// inRedis returns the meaning of a setting's values in Redis.
+func inRedis(s policy.Setting) string {
+	text := s.Meaning
+	if s.Kind == policy.Switch {
+		text = "1: " + text
+	}
+	if s.Zero != "" {
+		text += ". 0: " + s.Zero
+	}
+	return text
 }
 
 // markdown turns a help text into Markdown: its indented lines become blocks of text.

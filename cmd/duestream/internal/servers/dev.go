@@ -28,9 +28,10 @@ var devPolicy = bridge.Policy{VisibilityTimeout: 5 * time.Second, MaxAttempts: 3
 	RetryMax: 5 * time.Second}
 
 type devOptions struct {
-	server tryout.Config
-	length time.Duration
-	quiet  bool
+	server        tryout.Config
+	dashboardPort int
+	length        time.Duration
+	quiet         bool
 }
 
 // Dev returns the command dev.
@@ -38,28 +39,35 @@ func Dev(a *cli.App) *cobra.Command {
 	var o devOptions
 	cmd := &cobra.Command{
 		Use:   "dev",
-		Short: "Try it out: a server, a bridge, a producer and two workers in one process",
+		Short: "Try it out: a server, a bridge, a producer, two workers and a dashboard in one process",
 		Long: `Starts a server on a port of 127.0.0.1, a bridge, a producer and two workers, and
 prints every delivery, until Ctrl-C. One of the workers fails now and then, and some
 messages always fail, so you see retries and dead letters too.
 
-The server is redis-server or valkey-server as a child process when one of them is on
-the PATH, else one inside this process (miniredis: good for trying out, not a real
-Redis, keeps nothing). Its data is deleted at the end unless --data is given.
-redis-cli, other duestream commands and workers in any language can connect to it.`,
+A dashboard shows all of it in a browser of this machine. The printed address logs you
+in: it holds the secret of a token, "dev", which may do everything.
+
+The server is redis-server or valkey-server as a child process, if one of them is on the
+PATH. Otherwise it is a server inside this process (miniredis), which is good for trying
+out, but is not a real Redis and keeps nothing. The data is deleted at the end unless
+--data is given. redis-cli, other duestream commands and workers in any language can
+connect to the server.`,
 		Example: "  duestream dev\n  duestream dev --port 6380 --data ./data --quiet",
 	}
-	cmd.Flags().IntVar(&o.server.Port, "port", 0, "port of the server; 0 = any free one")
-	cmd.Flags().StringVar(&o.server.Data, "data", "", "keep the server's data in this directory, and use what is there")
+	cmd.Flags().IntVar(&o.server.Port, "port", 0, "port of the server; 0 = any free port")
+	cmd.Flags().IntVar(&o.dashboardPort, "dashboard-port", 0, "port of the dashboard; 0 = any free port")
+	cmd.Flags().StringVar(&o.server.Data, "data", "", "keep the server's data in this directory, and load the data in it")
 	cmd.Flags().BoolVar(&o.server.InProcess, "in-process", false, "use the server inside this process even if redis-server is installed")
-	flags.DurationVar(cmd.Flags(), &o.length, "for", 0, "stop by itself after so long; 0 = at Ctrl-C")
+	flags.DurationVar(cmd.Flags(), &o.length, "for", 0, "stop after this time; 0 = at Ctrl-C")
 	cmd.Flags().BoolVarP(&o.quiet, "quiet", "q", false, "do not print deliveries")
 	return a.WithRun(cmd, func([]string) error {
 		switch {
 		case a.RedisURL != "":
-			return usage.Errorf("dev starts a server of its own: to use the one at --redis run `duestream serve`")
+			return usage.Errorf("dev starts a server of its own: to use the server at --redis, run `duestream serve`")
 		case o.server.Port < 0 || o.server.Port > 65535:
 			return usage.Errorf("port %d: must be between 0 and 65535", o.server.Port)
+		case o.dashboardPort < 0 || o.dashboardPort > 65535:
+			return usage.Errorf("dashboard-port %d: must be between 0 and 65535", o.dashboardPort)
 		case o.server.InProcess && o.server.Data != "":
 			return usage.Errorf("--data cannot be kept with --in-process")
 		}
@@ -97,7 +105,12 @@ func runDev(ctx context.Context, a *cli.App, o devOptions) (err error) {
 	if err != nil {
 		return err
 	}
-	devBanner(ctx, a, server, r)
+	page, err := openDevDashboard(ctx, a, r, op, o.dashboardPort, log)
+	if err != nil {
+		return err
+	}
+	defer page.close()
+	devBanner(ctx, a, server, r, page.address())
 	d := &demo{out: a.Out, quiet: o.quiet, prefix: a.Prefix, redis: r, log: log}
 	err = untilStopped(ctx, o.length, server, append(d.parts(), b.Run))
 	d.summary()
@@ -121,14 +134,14 @@ func untilStopped(
 			}
 		})
 	}
-	var over <-chan time.Time
+	var lengthOver <-chan time.Time
 	if length > 0 {
 		timer := time.NewTimer(length)
 		defer timer.Stop()
-		over = timer.C
+		lengthOver = timer.C
 	}
 	select {
-	case <-over:
+	case <-lengthOver:
 		stop(nil)
 	case <-server.Gone():
 		stop(errServerGone)
@@ -141,7 +154,7 @@ func untilStopped(
 	return nil
 }
 
-func devBanner(ctx context.Context, a *cli.App, s *tryout.Server, r *bridge.Redis) {
+func devBanner(ctx context.Context, a *cli.App, s *tryout.Server, r *bridge.Redis, dashboard string) {
 	name := "miniredis inside this process (no redis-server or valkey-server was started)"
 	if s.Program != "" {
 		name = "child process " + s.Program
@@ -154,21 +167,22 @@ func devBanner(ctx context.Context, a *cli.App, s *tryout.Server, r *bridge.Redi
 	case s.Kept:
 		keeps = "kept in " + s.Data
 	case s.Data != "":
-		keeps = "in " + s.Data + "\n          deleted at the end; --data DIR keeps it"
+		keeps = "in " + s.Data + "\n             deleted at the end; --data DIR keeps it"
 	}
-	fmt.Fprintf(a.Out, "duestream dev\n  server  %s\n  url     %s\n  data    %s\n\n", name, s.URL(), keeps)
+	fmt.Fprintf(a.Out, "duestream dev\n  server     %s\n  url        %s\n  data       %s\n", name, s.URL(), keeps)
+	fmt.Fprintf(a.Out, "  dashboard  %s\n\n", dashboard)
 
-	us := "duestream"
+	command := "duestream"
 	if path, err := os.Executable(); err == nil && strings.Contains(path, "go-build") {
-		us = "go run ./cmd/duestream"
+		command = "go run ./cmd/duestream"
 	}
 	queue := fmt.Sprintf("%s:{%s}", a.Prefix, demoQueue)
 	fmt.Fprintf(a.Out, "From another terminal:\n")
 	for _, line := range []string{
 		fmt.Sprintf("redis-cli -p %d XINFO GROUPS '%s:stream'", s.Port, queue),
 		fmt.Sprintf("redis-cli -p %d XREVRANGE '%s:dead' + - COUNT 1", s.Port, queue),
-		fmt.Sprintf("%s stats --redis %s", us, s.URL()),
-		fmt.Sprintf("%s schedule %s --in 3s --redis %s 'hello'", us, demoQueue, s.URL()),
+		fmt.Sprintf("%s stats --redis %s", command, s.URL()),
+		fmt.Sprintf("%s schedule %s --in 3s --redis %s 'hello'", command, demoQueue, s.URL()),
 	} {
 		fmt.Fprintf(a.Out, "  %s\n", line)
 	}

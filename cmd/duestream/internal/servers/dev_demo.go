@@ -1,6 +1,7 @@
 package servers
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -42,7 +43,7 @@ type demo struct {
 // parts returns the functions to run: two workers and the producer.
 func (d *demo) parts() []func(context.Context) error {
 	steady := func(int) bool { return false }
-	shaky := func(n int) bool { return n%4 == 2 } // half of all messages come to this worker, so it fails an eighth
+	shaky := func(n int) bool { return n%4 == 2 } // it gets half of all messages, so an eighth of all messages fail once
 	return []func(context.Context) error{d.worker("worker-1", steady), d.worker("worker-2", shaky), d.produce}
 }
 
@@ -55,7 +56,7 @@ func (d *demo) produce(ctx context.Context) error {
 	defer client.Close()
 	every := time.NewTicker(time.Second)
 	defer every.Stop()
-	run := time.Now().Format("150405") // a kept directory may still hold messages of an earlier run
+	run := time.Now().Format("150405") // so that IDs differ from those of an earlier run, in a kept data directory
 	for n := 1; ; n++ {
 		payload := goodMessage
 		if n%20 == 4 {
@@ -111,20 +112,16 @@ func (d *demo) worker(name string, fails func(n int) bool) func(context.Context)
 
 // outcome prints the result of a delivery, and returns the error that the handler must return.
 func (d *demo) outcome(worker string, m *bridge.Message, err error) error {
-	most := devPolicy.MaxAttempts
-	if m.MaxAttempts > 0 {
-		most = m.MaxAttempts
-	}
-	switch {
+	switch maxAttempts := cmp.Or(m.MaxAttempts, devPolicy.MaxAttempts); {
 	case err == nil:
 		d.count(&d.done)
 		d.line(worker, m, "ok")
-	case m.Attempt >= most:
+	case m.Attempt >= maxAttempts:
 		d.count(&d.dead)
 		d.line(worker, m, "dead letter")
 	default:
 		d.count(&d.retried)
-		delay := devPolicy.Delay(m.Attempt).Round(time.Millisecond) // computed here to be printed
+		delay := devPolicy.Delay(m.Attempt).Round(time.Millisecond) // computed here so that it can be printed
 		d.line(worker, m, "retry in "+delay.String())
 		err = bridge.RetryAfter(delay, err)
 	}

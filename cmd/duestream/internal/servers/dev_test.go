@@ -2,6 +2,8 @@ package servers_test
 
 import (
 	"net"
+	"net/http"
+	"net/url"
 	"os"
 	"os/exec"
 	"regexp"
@@ -16,12 +18,14 @@ import (
 )
 
 var (
-	devURL  = regexp.MustCompile(`url +redis://(127\.0\.0\.1:[0-9]+)`)
+	devURL       = regexp.MustCompile(`url +redis://(127\.0\.0\.1:[0-9]+)`)
+	devDashboard = regexp.MustCompile(`dashboard +(http://127\.0\.0\.1:[0-9]+/login#\S+)`)
+
 	devData = regexp.MustCompile(`data +in (/\S+)`)
 )
 
-// children reports whether dev can start a server as a child process here.
-func children() bool {
+// childServers reports whether this machine has a server that dev can start as a child process.
+func childServers() bool {
 	for _, name := range []string{"redis-server", "valkey-server"} {
 		if _, err := exec.LookPath(name); err == nil {
 			return true
@@ -30,7 +34,8 @@ func children() bool {
 	return false
 }
 
-func find1(t *testing.T, pattern *regexp.Regexp, text string) string {
+// submatch returns the first group of a pattern, which must match the text.
+func submatch(t *testing.T, pattern *regexp.Regexp, text string) string {
 	t.Helper()
 	m := pattern.FindStringSubmatch(text)
 	if m == nil {
@@ -39,12 +44,14 @@ func find1(t *testing.T, pattern *regexp.Regexp, text string) string {
 	return m[1]
 }
 
+// dev shows a first delivery within ten seconds, a retry and a dead letter. Other clients can connect to its server. At
+// its end, the server is stopped and the data is removed.
 func TestDevShowsADeliveryWithinTenSecondsAndLeavesNothingBehind(t *testing.T) {
 	t.Parallel()
 	for name, args := range map[string][]string{"child": {"dev"}, "in process": {"dev", "--in-process"}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			child := name == "child" && children()
+			child := name == "child" && childServers()
 			began := time.Now()
 			dev := (&clitest.CLI{T: t}).Start(args...)
 			dev.Says("  ok\n")
@@ -52,12 +59,16 @@ func TestDevShowsADeliveryWithinTenSecondsAndLeavesNothingBehind(t *testing.T) {
 				t.Errorf("the first delivery took %v", took)
 			}
 			out := dev.Out.String()
-			if want := map[bool]string{true: "child process /",
-				false: "miniredis inside this process"}[child]; !strings.Contains(out, want) {
+			want := "miniredis inside this process"
+			if child {
+				want = "child process /"
+			}
+			if !strings.Contains(out, want) {
 				t.Errorf("no %q in\n%s", want, out)
 			}
+			opensDevDashboard(t, submatch(t, devDashboard, out))
 			// Other clients can connect to it.
-			addr := find1(t, devURL, out)
+			addr := submatch(t, devURL, out)
 			c := &clitest.CLI{T: t, URL: "redis://" + addr}
 			c.OK("schedule", "demo", "--id", "from-outside", "hello")
 			dev.Says("from-outside")
@@ -86,7 +97,7 @@ func TestDevShowsADeliveryWithinTenSecondsAndLeavesNothingBehind(t *testing.T) {
 				t.Errorf("something still listens at %s", addr)
 			}
 			if child {
-				if _, err := os.Stat(find1(t, devData, out)); !os.IsNotExist(err) {
+				if _, err := os.Stat(submatch(t, devData, out)); !os.IsNotExist(err) {
 					t.Errorf("data is left: %v", err)
 				}
 			}
@@ -94,6 +105,24 @@ func TestDevShowsADeliveryWithinTenSecondsAndLeavesNothingBehind(t *testing.T) {
 	}
 }
 
+// opensDevDashboard does what the script of the login page does in a browser: it sends what stands behind # as a token.
+// The page must show the queue of dev, and offer its changes.
+func opensDevDashboard(t *testing.T, address string) {
+	t.Helper()
+	login, secret, _ := strings.Cut(address, "#")
+	b := browser(t)
+	res, err := b.Get(login)
+	if status, text, _ := page(t, res, err); status != http.StatusOK || !strings.Contains(text, `id="login"`) {
+		t.Fatalf("%s: %d\n%s", login, status, text)
+	}
+	res, err = b.PostForm(login, url.Values{"token": {secret}})
+	if status, text, _ := page(t, res, err); status != http.StatusOK || !strings.Contains(text, "queue?queue=demo") ||
+		strings.Contains(text, "read-only") {
+		t.Errorf("the dashboard: %d\n%s", status, text)
+	}
+}
+
+// dev ends by itself after the time of --for, and prints no deliveries with --quiet.
 func TestDevStopsByItself(t *testing.T) {
 	t.Parallel()
 	dev := (&clitest.CLI{T: t}).Start("dev", "--in-process", "--for", "10ms", "--quiet")
@@ -105,25 +134,27 @@ func TestDevStopsByItself(t *testing.T) {
 	}
 }
 
+// With --data, messages outlive dev. Without an installed server, dev cannot keep data, and says what to install.
 func TestDevKeepsItsData(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	if !children() {
+	if !childServers() {
 		(&clitest.CLI{T: t}).Start("dev", "--data", dir).Says("install redis-server or valkey-server")
 		return
 	}
 	first := (&clitest.CLI{T: t}).Start("dev", "--data", dir, "--quiet")
 	first.Says("kept in " + dir)
-	c := &clitest.CLI{T: t, URL: "redis://" + find1(t, devURL, first.Out.String())}
+	c := &clitest.CLI{T: t, URL: "redis://" + submatch(t, devURL, first.Out.String())}
 	c.OK("schedule", "mine", "--id", "kept", "--in", "1h", "hello")
 	first.Stop()
 	first.Wait()
 	second := (&clitest.CLI{T: t}).Start("dev", "--data", dir, "--quiet")
 	second.Says("kept in " + dir)
-	c.URL = "redis://" + find1(t, devURL, second.Out.String())
+	c.URL = "redis://" + submatch(t, devURL, second.Out.String())
 	c.OK("show", "mine", "kept")
 }
 
+// A port in use is an error, with either kind of server.
 func TestDevRefusesAPortThatIsTaken(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -140,16 +171,17 @@ func TestDevRefusesAPortThatIsTaken(t *testing.T) {
 	}
 }
 
+// The server of a dev that is killed ends, too, so that no server without an owner stays.
 func TestServerOfDevDiesWithIt(t *testing.T) {
 	t.Parallel()
-	if runtime.GOOS != "linux" || !children() {
-		t.Log("no child process that could be told of its parent's death: nothing to see here")
+	if runtime.GOOS != "linux" || !childServers() {
+		t.Log("not tested here: it needs Linux (parent-death signal) and an installed Redis or Valkey server")
 		return
 	}
 	cmd, out := (&clitest.CLI{T: t}).Program("dev")
 	redistest.Eventually(t, clitest.Patience,
 		func() (bool, string) { return strings.Contains(out.String(), "  ok\n"), out.String() })
-	addr := find1(t, devURL, out.String())
+	addr := submatch(t, devURL, out.String())
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -160,5 +192,5 @@ func TestServerOfDevDiesWithIt(t *testing.T) {
 		}
 		return err != nil, "the server still listens at " + addr
 	})
-	_ = os.RemoveAll(find1(t, devData, out.String()))
+	_ = os.RemoveAll(submatch(t, devData, out.String()))
 }

@@ -5,4 +5,4 @@ package servers
 type AddedToken = addedToken
 type HealthState = healthState
 
-var Reaches = reaches
+var CheckAnswers = checkAnswers

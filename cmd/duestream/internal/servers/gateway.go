@@ -21,26 +21,30 @@ func Gateway(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "gateway",
 		Short: "Answer over HTTP, for programs that may not talk to Redis",
-		Long: `Answers HTTP requests until SIGTERM or SIGINT: publish, cancel, look, settings, dead
-letters, recurrences. docs/reference/http.md describes it, and GET /v1/openapi.json. It keeps no
-state: run as many as you like behind a load balancer, beside bridges (duestream serve).
+		Long: `Answers HTTP requests until SIGTERM or SIGINT: publish, consume, cancel, look, settings,
+dead letters, recurrences. docs/reference/http.md and GET /v1/openapi.json describe the
+requests. A gateway keeps no state. Run any number of gateways behind a load balancer,
+beside bridges (duestream serve).
 
-Every request needs a token (duestream token add). While there is none, all are refused.
-With --first-token-file one that may do everything is made then, and written to a new
-file of mode 0600; no secret is printed.
+Every request needs a token (duestream token add). While there is no token, all requests
+are refused. If there is no token at the start, and --first-token-file is given, the
+gateway makes a token with all rights, and writes its secret to a new file of mode 0600.
+No secret is printed.
 
-It speaks HTTP/1.1 and HTTP/2, with --tls-cert and --tls-key over TLS; on a network let
-it do so, or put it behind what does. Files that change are read again within seconds.
+The gateway speaks HTTP/1.1 and HTTP/2, over TLS with --tls-cert and --tls-key. On a
+network use TLS, or put the gateway behind a proxy that uses TLS. Changed certificate
+files are read again within seconds.
 
-With --admin it answers operators on an address of their own: health and metrics. Beyond
-this machine they need accounts, and TLS is spoken there as well if it is on. With --push
-it posts messages to URLs, as push run does.
+With --admin it answers operators on a separate address: a dashboard at /dashboard/,
+health and metrics. If other
+machines can reach that address, operators need accounts, and the address uses TLS if
+TLS is on. With --push the gateway posts messages to URLs, as push run does.
 
 Environment: DUESTREAM_HTTP_ADDR, DUESTREAM_HTTP_TOKENS_FILE,
 DUESTREAM_HTTP_FIRST_TOKEN_FILE, DUESTREAM_HTTP_DURABILITY,
 DUESTREAM_HTTP_TLS_CERT, DUESTREAM_HTTP_TLS_KEY,
 DUESTREAM_HTTP_TLS_CLIENT_CA, DUESTREAM_ADMIN_ADDR,
-DUESTREAM_ADMIN_ACCOUNTS_FILE, DUESTREAM_PUSH, DUESTREAM_ALLOW_OLD_BRIDGES, and as for
+DUESTREAM_ADMIN_ACCOUNTS_FILE, DUESTREAM_DASHBOARD_READ_ONLY, DUESTREAM_PUSH, DUESTREAM_ALLOW_OLD_BRIDGES, and as for
 serve DUESTREAM_LOG_LEVEL, DUESTREAM_LOG_FORMAT, DUESTREAM_METRICS_ADDR and
 DUESTREAM_SHUTDOWN_TIMEOUT.`,
 		Example: "  duestream gateway\n  duestream gateway --http 0.0.0.0:7777 --admin 127.0.0.1:7778 --push",
@@ -73,16 +77,16 @@ func runGateway(ctx context.Context, a *cli.App, s settings.Process, o httpFlags
 		return err
 	}
 	defer side.close()
-	looked, observer, err := metrics.Listen(s.MetricsAddr, a.Version, log, side.admin)
+	metricsServer, observer, err := metrics.Listen(s.MetricsAddr, a.Version, log, side.admin)
 	if err != nil {
 		return err
 	}
-	defer looked.Close()
+	defer metricsServer.Close()
 	side.observer = observer
-	shown := process.Probes{Alive: side.alive, Ready: side.ready, Level: level, Log: log, Profiles: metrics.Profiles}
-	shown.AddTo(looked)
-	shown.AddHealthTo(side.admin)
-	looked.Serve()
+	probes := process.Probes{Alive: side.alive, Ready: side.ready, Level: level, Log: log, Profiles: metrics.Profiles}
+	probes.AddTo(metricsServer)
+	probes.AddHealthTo(side.admin)
+	metricsServer.Serve()
 	side.admin.Serve()
 	return side.run(ctx)
 }

@@ -23,8 +23,9 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// A gateway writes the first token into a file that nobody else can read. The bug: it printed the secret, which may
-// do everything, to its output, the log of a service.
+// A gateway writes the first token, which has all rights, into a file that nobody else can read. Regression: an earlier
+// release printed its secret, and the output of a service ends in its log. Two gateways then publish messages with this
+// token, show their metrics, and stop cleanly.
 func TestGatewayAnswersAndStopsCleanly(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)
@@ -74,10 +75,10 @@ func TestGatewayAnswersAndStopsCleanly(t *testing.T) {
 	if out := c.OK("peek", "q", "--json"); strings.Count(out, `"id"`) != 2 {
 		t.Errorf("two messages were published:\n%s", out)
 	}
-	_, looked, _ := strings.Cut(second.Err.String(), `"listens for metrics and health","address":"`)
-	looked, _, _ = strings.Cut(looked, `"`)
-	clitest.Becomes(t, "http://"+looked+"/readyz", http.StatusOK, "ok\n")
-	clitest.Becomes(t, "http://"+looked+"/metrics", http.StatusOK, `duestream_enqueued_total{queue="q"} 1`)
+	_, metricsAddress, _ := strings.Cut(second.Err.String(), `"listens for metrics and health","address":"`)
+	metricsAddress, _, _ = strings.Cut(metricsAddress, `"`)
+	clitest.Becomes(t, "http://"+metricsAddress+"/readyz", http.StatusOK, "ok\n")
+	clitest.Becomes(t, "http://"+metricsAddress+"/metrics", http.StatusOK, `duestream_enqueued_total{queue="q"} 1`)
 	for _, one := range []*clitest.Running{first, second} {
 		one.Stop()
 		redistest.Want(t, "exit code", one.Wait(), exit.OK)
@@ -88,6 +89,7 @@ func TestGatewayAnswersAndStopsCleanly(t *testing.T) {
 	redistest.Want(t, "printed by the second", second.Out.String(), "")
 }
 
+// A bad address, a bad limit or a missing file ends the gateway at its start with an error that names the setting.
 func TestGatewayRefusesWhatItCannotListenOn(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)
@@ -142,7 +144,7 @@ func TestCallersThatWaitLeaveConnectionsToOthers(t *testing.T) {
 		_, err = io.Copy(io.Discard, res.Body)
 		return res.StatusCode, errors.Join(err, res.Body.Close())
 	}
-	var tokens [4]servers.AddedToken // each may have a quarter
+	var tokens [4]servers.AddedToken // one token may hold a quarter of all waiting calls: two calls
 	for i := range tokens {
 		clitest.Decode(t, c.OK("token", "add", fmt.Sprint("t", i), "--verb", "publish,consume", "-q", "q", "--json"),
 			&tokens[i])
@@ -150,7 +152,7 @@ func TestCallersThatWaitLeaveConnectionsToOthers(t *testing.T) {
 			all.Go(func() {
 				one := &http.Client{Transport: &http.Transport{}} // uses the same connection for each of its waits
 				defer one.CloseIdleConnections()
-				for ctx.Err() == nil { // a probe below may have taken its place
+				for ctx.Err() == nil { // again, because a short call below may have taken the place of this one
 					_, _ = asks(one, tokens[i].Secret, "deliveries?group=g&wait_ms=60000")
 				}
 			})

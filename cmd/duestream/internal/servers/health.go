@@ -21,12 +21,14 @@ func Health(a *cli.App) *cobra.Command {
 		Long: `Succeeds when Redis answers and at least one bridge of the prefix has sent a
 heartbeat within the last 5 s, by the clock of Redis.
 
-With --self it asks the bridge on this machine alone, by its DUESTREAM_HEALTH_FILE,
-and not Redis: it succeeds while that process turns, also while it waits for Redis,
-and fails when it hangs or has ended. For health checks of containers.
+--self does not ask Redis. It reads the DUESTREAM_HEALTH_FILE of the bridge on this
+machine. The check succeeds while the bridge's process works, also while it waits for
+Redis, and fails if the process hangs or has ended. Use --self for health checks of
+containers.
 
-With --ready it asks the same process over HTTP, at its DUESTREAM_METRICS_ADDR, whether
-it does its work: Redis answers, and what it serves is on time. It says what is late.`,
+--ready asks a process of this machine over HTTP, at its DUESTREAM_METRICS_ADDR, whether
+it does its work: Redis answers, and its queues are on time. The command names the queues
+that are late.`,
 		Example: "  duestream health\n  duestream health --json\n  DUESTREAM_HEALTH_FILE=/run/duestream/health duestream health --self",
 	}
 	cmd.Flags().BoolVar(&self, "self", false, "ask the bridge on this machine, by its DUESTREAM_HEALTH_FILE, and not Redis")

@@ -32,12 +32,13 @@ func healthOfListener(ctx context.Context, a *cli.App) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 4*time.Second)
 	defer cancel()
-	ask, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+net.JoinHostPort(host, port)+"/readyz", nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+net.JoinHostPort(host, port)+"/readyz", nil)
 	if err != nil {
 		return err
 	}
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}} // no proxy
-	reply, err := client.Do(ask)
+	// Not http.DefaultTransport, which would use a proxy from the environment.
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	reply, err := client.Do(request)
 	if err != nil {
 		return fmt.Errorf("nobody answers at DUESTREAM_METRICS_ADDR: %w", err)
 	}
@@ -51,7 +52,7 @@ func healthOfListener(ctx context.Context, a *cli.App) error {
 		Says  string `json:"says"`
 	}{reply.StatusCode == http.StatusOK, strings.TrimSpace(string(text))}
 	err = a.Print(report, func() {
-		if report.Ready {
+		if report.Ready { // the body of /readyz is "ok", perhaps with a note behind it
 			_, _ = fmt.Fprintln(a.Out, "ready"+strings.TrimPrefix(report.Says, "ok"))
 		}
 	})

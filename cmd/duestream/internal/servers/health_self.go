@@ -21,14 +21,17 @@ import (
 )
 
 const (
-	renewEvery = time.Second
-	renewedFor = 5 * time.Second  // an older file: the process hangs or has ended
-	turnedFor  = 30 * time.Second // a turn of the heartbeat's loop takes at most 6 s, whatever Redis does
+	writeInterval = time.Second
+	maxFileAge    = 5 * time.Second // if the file is older, the process hangs or has ended
+
+	// maxTurnAge is the longest time between two turns of the heartbeat's loop in a healthy process. A turn takes at
+	// most 6 s, whatever Redis does.
+	maxTurnAge = 30 * time.Second
 )
 
 // healthState is the state that serve writes to its health file each second, for `health --self`. A stopped or starved
-// process writes nothing. In a process that is stuck, the time of the last turn grows old. A process that waits for
-// Redis keeps writing.
+// process writes nothing. A process whose loops hang writes the file, but the time of the last turn stays the same. A
+// process that waits for Redis is healthy.
 type healthState struct {
 	State   string `json:"state"` // "starts" (also while it waits for Redis), "runs" or "stops"
 	ID      string `json:"id"`
@@ -42,16 +45,16 @@ type healthState struct {
 
 // reporter writes the health file of serve, and tells the service manager.
 type reporter struct {
-	file   string
-	self   bridge.Identity
-	log    *slog.Logger
-	bridge atomic.Pointer[bridge.Bridge] // nil until the bridge is built
-	failed bool
+	file        string
+	self        bridge.Identity
+	log         *slog.Logger
+	bridge      atomic.Pointer[bridge.Bridge] // nil until the bridge is built
+	writeFailed bool                          // the last write of the file failed
 
-	manager      *notify.Manager // nil: no service manager
+	manager      *notify.Manager // nil without a service manager
 	stopping     atomic.Bool
 	began        time.Time
-	toldOnce     map[string]bool // states that are told once, and were
+	toldOnce     map[string]bool // states that are told only once, and were told
 	status       string          // last status text
 	notifyFailed bool            // the last Tell failed
 }
@@ -62,29 +65,29 @@ func (r *reporter) start(ctx context.Context) (stop func()) {
 		return func() {}
 	}
 	r.began, r.toldOnce = time.Now(), map[string]bool{}
-	every := renewEvery
-	if within := r.manager.Watchdog(); within > 0 {
-		every = min(every, within/3)
+	interval := writeInterval
+	if watchdog := r.manager.Watchdog(); watchdog > 0 {
+		interval = min(interval, watchdog/3)
 	}
-	renew, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	reporting, cancel := context.WithCancel(context.WithoutCancel(ctx)) // until the process has stopped
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		again := time.NewTicker(every)
-		defer again.Stop()
-		for stop := ctx.Done(); ; {
+		ticker := time.NewTicker(interval)
+		defer ticker.Stop()
+		for stopBegins := ctx.Done(); ; {
 			stopping := ctx.Err() != nil
 			if r.file != "" {
-				r.renew(stopping)
+				r.writeFile(stopping)
 			}
 			r.tell(stopping)
 			select {
-			case <-renew.Done():
+			case <-reporting.Done():
 				r.tell(true)
 				return
-			case <-stop:
-				stop = nil
-			case <-again.C:
+			case <-stopBegins:
+				stopBegins = nil // this case reports the beginning of a stop at once, and only once
+			case <-ticker.C:
 			}
 		}
 	}()
@@ -92,7 +95,7 @@ func (r *reporter) start(ctx context.Context) (stop func()) {
 		cancel()
 		select {
 		case <-ended:
-		case <-time.After(renewEvery): // a hanging reporter must not keep the process
+		case <-time.After(writeInterval): // a hanging reporter must not keep the process
 		}
 		if r.file != "" {
 			_ = os.Remove(r.file)
@@ -128,8 +131,8 @@ func (r *reporter) broken() error {
 	return nil
 }
 
-// renew writes the file. It asks the bridge, under the locks that the bridge's loops share.
-func (r *reporter) renew(stopping bool) {
+// writeFile writes the file. It asks the bridge, under the locks that the bridge's loops share.
+func (r *reporter) writeFile(stopping bool) {
 	v := healthState{State: "starts", ID: r.self.ID, Host: r.self.Host, PID: r.self.PID, Version: r.self.Version}
 	if b := r.bridge.Load(); b != nil {
 		v.State = "runs"
@@ -144,10 +147,11 @@ func (r *reporter) renew(stopping bool) {
 	}
 	v.Written = time.Now().UnixMilli()
 	err := v.write(r.file)
-	if err != nil && !r.failed {
-		r.log.Warn("cannot write the health file: `duestream health --self` will say that this bridge is not healthy", slog.Any("error", err))
+	if err != nil && !r.writeFailed {
+		r.log.Warn("cannot write the health file: `duestream health --self` will say that this bridge is not healthy",
+			slog.Any("error", err))
 	}
-	r.failed = err != nil
+	r.writeFailed = err != nil
 }
 
 // write replaces the file in one step: a reader sees the old text or the new one. It follows no symbolic link.
@@ -156,9 +160,9 @@ func (v healthState) write(file string) error {
 	if err != nil {
 		return err
 	}
-	fresh := file + ".new"
-	_ = os.Remove(fresh) // left by a process that was killed
-	f, err := os.OpenFile(fresh, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	newFile := file + ".new"
+	_ = os.Remove(newFile) // a process that was killed may have left it
+	f, err := os.OpenFile(newFile, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if err != nil {
 		return err
 	}
@@ -166,15 +170,14 @@ func (v healthState) write(file string) error {
 	if err = errors.Join(err, f.Close()); err != nil {
 		return err
 	}
-	return os.Rename(fresh, file)
+	return os.Rename(newFile, file)
 }
 
-// readHealthState returns what serve wrote last to the file.
+// readHealthState returns the state that serve wrote last to the file.
 func readHealthState(file string) (v healthState, err error) {
 	info, err := os.Stat(file)
 	if errors.Is(err, os.ErrNotExist) {
-		return v, fmt.Errorf("%s does not exist: no bridge runs here that writes it (`duestream serve` with "+
-			"DUESTREAM_HEALTH_FILE)", file)
+		return v, fmt.Errorf("%s does not exist: no `duestream serve` with this DUESTREAM_HEALTH_FILE runs here", file)
 	}
 	if err != nil {
 		return v, err
@@ -197,16 +200,16 @@ func readHealthState(file string) (v healthState, err error) {
 	return v, nil
 }
 
-// trouble returns the fault of the process that wrote v, or nil. A step of the clock misleads it for at most a
-// second, until v is written again.
+// trouble returns the fault of the process that wrote v, or nil. After a step of the clock the result may be wrong for
+// at most a second, until v is written again.
 func (v healthState) trouble(now time.Time) error {
 	written, turned := time.UnixMilli(v.Written), time.UnixMilli(v.Turned)
-	if age := now.Sub(written).Abs(); age > renewedFor {
+	if age := now.Sub(written).Abs(); age > maxFileAge {
 		return fmt.Errorf("the bridge on this machine (pid %d) has said nothing for %s: it hangs, or has ended", v.PID,
 			human.Short(age.Round(time.Second)))
 	}
-	if stuck := written.Sub(turned); v.Turned != 0 && stuck > turnedFor && v.State != "stops" {
-		return fmt.Errorf("the bridge on this machine (pid %d) hangs: its heartbeat has not come round for %s", v.PID,
+	if stuck := written.Sub(turned); v.Turned != 0 && stuck > maxTurnAge && v.State != "stops" {
+		return fmt.Errorf("the bridge on this machine (pid %d) hangs: its heartbeat loop has made no turn for %s", v.PID,
 			human.Short(stuck.Round(time.Second)))
 	}
 	return nil

@@ -23,6 +23,7 @@ type served struct {
 	file string
 }
 
+// startServed starts serve with a connection to url and the prefix of c.
 func startServed(c *clitest.CLI, url string) *served {
 	c.T.Helper()
 	s := &served{t: c.T, file: filepath.Join(c.T.TempDir(), "health")}
@@ -31,7 +32,8 @@ func startServed(c *clitest.CLI, url string) *served {
 	return s
 }
 
-// self runs `health --self`, as the health check of the image does.
+// self runs `health --self` beside the bridge, as the health check of the image does, and returns the state that it
+// prints, whether it succeeded, and all output for an error message.
 func (s *served) self() (v servers.HealthState, healthy bool, said string) {
 	s.t.Helper()
 	cmd := exec.Command(s.cmd.Path, "health", "--self", "--json")
@@ -43,6 +45,7 @@ func (s *served) self() (v servers.HealthState, healthy bool, said string) {
 	return v, err == nil, string(out) + errs.String() + s.out.String()
 }
 
+// becomes waits until self has this result, with a state that is accepts.
 func (s *served) becomes(healthy bool, is func(v servers.HealthState) bool) {
 	s.t.Helper()
 	redistest.Eventually(s.t, clitest.Patience, func() (bool, string) {
@@ -58,11 +61,12 @@ func (s *served) signal(sig syscall.Signal) {
 	}
 }
 
+// whatever accepts any state.
 func whatever(servers.HealthState) bool { return true }
 
-// Two bugs. First: 1. Redis is down. 2. The health check of the image asks Redis, and fails. 3. The bridge is
-// restarted, although it waits for Redis as it should. Second: 1. A bridge hangs. 2. The health check sees the
-// heartbeat of another bridge. 3. The bridge hangs for ever.
+// Two regressions. First: 1. Redis was down. 2. The health check of the image asked Redis, and failed. 3. The bridge
+// was restarted, although it waited for Redis as it should. Second: 1. A bridge hung. 2. The health check saw the
+// heartbeat of another bridge, and succeeded. 3. The bridge hung for ever. Now the check asks only its own process.
 func TestHealthOfSelfAsksItsOwnProcess(t *testing.T) {
 	t.Parallel()
 	server := redistest.Own(t)
@@ -93,6 +97,8 @@ func TestHealthOfSelfAsksItsOwnProcess(t *testing.T) {
 	s.becomes(false, whatever)
 }
 
+// A bridge that has never reached Redis is healthy, because it waits as it should. It removes its health file when it
+// stops, and the check then fails.
 func TestHealthOfSelfWhileRedisWasNeverThere(t *testing.T) {
 	t.Parallel()
 	c := &clitest.CLI{T: t, URL: clitest.Unreachable, Prefix: "p"}

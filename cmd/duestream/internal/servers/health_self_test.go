@@ -9,6 +9,9 @@ import (
 	"time"
 )
 
+// trouble judges a health file by two times: Written, when the process last wrote the file, and Turned, when the
+// heartbeat loop last made a turn. Besides, write follows no link, and readHealthState refuses a file that is not a
+// health file.
 func TestVitals(t *testing.T) {
 	t.Parallel()
 	now := time.UnixMilli(1_900_000_000_000)
@@ -25,7 +28,7 @@ func TestVitals(t *testing.T) {
 		"of the future": {healthState{Written: ago(-time.Hour), Turned: ago(-time.Hour)}, "has said nothing"},
 		"nothing in it": {healthState{}, "has said nothing"},
 		"the heartbeat is stuck": {healthState{State: "runs", Written: ago(0), Turned: ago(40 * time.Second)},
-			"has not come round for 40s"},
+			"heartbeat loop has made no turn for 40s"},
 		"a clean stop takes longer": {healthState{State: "stops", Written: ago(0), Turned: ago(40 * time.Second)}, ""},
 	} {
 		err := c.v.trouble(now)

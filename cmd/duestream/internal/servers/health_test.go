@@ -9,6 +9,7 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
+// health fails if there is no heartbeat, or only one that is a minute old by the clock of Redis.
 func TestHealthFailsWithoutABridge(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)

@@ -18,37 +18,45 @@ import (
 
 // httpFlags are the HTTP flags of gateway and serve.
 type httpFlags struct {
-	addr, tokens    string
-	firstToken      string
-	payload         int
+	addr, tokens    string // address for requests, file of tokens
+	firstToken      string // file of the first token
+	maxPayload      int
 	durability      string
-	admin, accounts string
-	pushes          flags.Switch // value of the flag --push
-	push            bool         // the flag, else the environment
+	admin, accounts string       // address for operators, file of their accounts
+	pushFlag        flags.Switch // value of the flag --push
+	push            bool         // the flag, or without it the environment
 	tls             certs.Files
+
+	readOnlyFlag flags.Switch // value of the flag --dashboard-read-only
+	readOnly     bool         // the flag, or without it the environment
 }
 
-func (o *httpFlags) flags(cmd *cobra.Command, otherwise string) {
+// flags adds the flags to a command. defaultAddr says where the command takes requests if no address is given.
+func (o *httpFlags) flags(cmd *cobra.Command, defaultAddr string) {
 	f := cmd.Flags()
-	f.StringVar(&o.addr, "http", "", "take requests on this host:port; default $DUESTREAM_HTTP_ADDR, else "+otherwise)
-	f.StringVar(&o.tokens, "tokens-file", "", "file of tokens, beside those in Redis; default $DUESTREAM_HTTP_TOKENS_FILE")
+	f.StringVar(&o.addr, "http", "", "take requests on this host:port; default $DUESTREAM_HTTP_ADDR, else "+defaultAddr)
+	f.StringVar(&o.tokens, "tokens-file", "",
+		"file of tokens, besides the tokens in Redis; default $DUESTREAM_HTTP_TOKENS_FILE")
 	f.StringVar(&o.firstToken, "first-token-file", "",
-		"where there is no token, make one for everything and write it to this new file of mode 0600; "+
+		"if there is no token, make one with all rights and write its secret to this new file of mode 0600; "+
 			"default $DUESTREAM_HTTP_FIRST_TOKEN_FILE")
-	f.IntVar(&o.payload, "max-payload", gateway.DefaultMaxPayload, "largest payload of a request in bytes, up to 16777216")
+	f.IntVar(&o.maxPayload, "max-payload", gateway.DefaultMaxPayload,
+		"largest payload of a request in bytes, up to 16777216")
 	f.StringVar(&o.durability, "durability", "",
-		"what publishing, cancelling and moving over HTTP wait for: accepted, fsynced, replicated=n, or "+
+		"durability that publishing, cancelling and moving over HTTP wait for: accepted, fsynced, replicated=n, or "+
 			"fsynced,replicated=n; default $DUESTREAM_HTTP_DURABILITY, else accepted")
 	f.StringVar(&o.tls.Cert, "tls-cert", "",
 		"speak TLS with the certificate of this file; default $DUESTREAM_HTTP_TLS_CERT")
-	f.StringVar(&o.tls.Key, "tls-key", "", "file of its private key; default $DUESTREAM_HTTP_TLS_KEY")
+	f.StringVar(&o.tls.Key, "tls-key", "", "file of the private key of --tls-cert; default $DUESTREAM_HTTP_TLS_KEY")
 	f.StringVar(&o.tls.ClientCA, "tls-client-ca", "",
-		"clients must show a certificate that one of this file signed; default $DUESTREAM_HTTP_TLS_CLIENT_CA")
+		"clients must show a certificate signed by an authority of this file; default $DUESTREAM_HTTP_TLS_CLIENT_CA")
 	f.StringVar(&o.admin, "admin", "",
-		"answer operators on this host:port; default $DUESTREAM_ADMIN_ADDR, else not at all")
+		"answer operators on this host:port, with a dashboard at /dashboard/; default $DUESTREAM_ADMIN_ADDR, else not at all")
 	f.StringVar(&o.accounts, "admin-accounts-file", "",
-		"file of the operators, name:password on each line; default $DUESTREAM_ADMIN_ACCOUNTS_FILE")
-	flags.SwitchVar(f, &o.pushes, "push", "also post messages to URLs, as push run does; default $DUESTREAM_PUSH")
+		"file of the operators' accounts, name:password on each line; default $DUESTREAM_ADMIN_ACCOUNTS_FILE")
+	flags.SwitchVar(f, &o.readOnlyFlag, "dashboard-read-only",
+		"the dashboard of --admin changes nothing; default $DUESTREAM_DASHBOARD_READ_ONLY")
+	flags.SwitchVar(f, &o.pushFlag, "push", "also post messages to URLs, as push run does; default $DUESTREAM_PUSH")
 }
 
 // resolve fills missing flags from the environment, and refuses values that cannot work.
@@ -62,11 +70,12 @@ func (o *httpFlags) resolve() error {
 		err = errors.Join(err, bad)
 	}
 	o.admin, o.accounts = cmp.Or(o.admin, s.AdminAddr), cmp.Or(o.accounts, s.AdminAccountsFile)
-	o.push = o.pushes.Or(s.Push)
+	o.push, o.readOnly = o.pushFlag.Or(s.Push), o.readOnlyFlag.Or(s.DashboardReadOnly)
 	o.tls = certs.Files{Cert: cmp.Or(o.tls.Cert, s.HTTPTLSCert), Key: cmp.Or(o.tls.Key, s.HTTPTLSKey),
 		ClientCA: cmp.Or(o.tls.ClientCA, s.HTTPTLSClientCA)}
-	if (o.tls.Cert == "") != (o.tls.Key == "") || o.tls.ClientCA != "" && o.tls.Cert == "" {
-		err = errors.Join(err, usage.Errorf("tls-cert, tls-key: must be given both or neither, and with tls-client-ca"))
+	hasCert, hasKey := o.tls.Cert != "", o.tls.Key != ""
+	if hasCert != hasKey || o.tls.ClientCA != "" && !hasCert {
+		err = errors.Join(err, usage.Errorf("tls-cert and tls-key must be given together; tls-client-ca needs both"))
 	}
 	for name, addr := range map[string]string{"http": o.addr, "admin": o.admin} {
 		if _, _, bad := net.SplitHostPort(addr); addr != "" && bad != nil {
@@ -77,8 +86,8 @@ func (o *httpFlags) resolve() error {
 		err = errors.Join(err, usage.Errorf("admin %q: without accounts it answers on this machine alone: "+
 			"listen on 127.0.0.1, or name a file of accounts with --admin-accounts-file", o.admin))
 	}
-	if o.payload < 1 || o.payload > 16<<20 {
-		err = errors.Join(err, usage.Errorf("max-payload %d: must be from 1 to 16777216", o.payload))
+	if o.maxPayload < 1 || o.maxPayload > 16<<20 {
+		err = errors.Join(err, usage.Errorf("max-payload %d: must be from 1 to 16777216", o.maxPayload))
 	}
 	return err
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// --push=false turns pushing off, also if the environment turns it on.
+// --push=false turns pushing off, although the environment turns it on.
 func TestPushIsTurnedOffByTheFlag(t *testing.T) {
 	t.Setenv("DUESTREAM_PUSH", "true")
 	for _, one := range []struct {

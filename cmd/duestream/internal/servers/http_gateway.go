@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
@@ -16,7 +17,7 @@ import (
 	"github.com/duestream/duestream/bridge/access"
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/bridge/gateway"
-	"github.com/duestream/duestream/bridge/gateway/lmstfy"
+	"github.com/duestream/duestream/bridge/lmstfy"
 	"github.com/duestream/duestream/cmd/duestream/internal/cli"
 	"github.com/duestream/duestream/cmd/duestream/internal/listener"
 	"github.com/duestream/duestream/cmd/duestream/internal/process"
@@ -25,7 +26,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-const gatewayAskedEach = 2 * time.Second // time limit of the question of /readyz to Redis
+const redisCheckTimeout = 2 * time.Second // how long /readyz waits for an answer of Redis
 
 // answerLmstfyAdmin answers the admin requests of lmstfy, with 503 until the gateway runs.
 func (h *httpSide) answerLmstfyAdmin(w http.ResponseWriter, r *http.Request) {
@@ -55,12 +56,15 @@ func (h *httpSide) runGateway(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	g, err := gateway.New(gateway.Config{Redis: r, Prefix: h.app.Prefix, Access: store, MaxPayload: h.o.payload,
+	g, err := gateway.New(gateway.Config{Redis: r, Prefix: h.app.Prefix, Access: store, MaxPayload: h.o.maxPayload,
 		Durability: durability, AllowOldBridges: h.app.AllowOldBridges, Observer: h.observer, Logger: h.log})
 	if err != nil {
 		return err
 	}
 	defer g.Close()
+	if err := lmstfy.Mount(g); err != nil {
+		return err
+	}
 	op, err := admin.New(r, h.app.Prefix)
 	if err != nil {
 		return err
@@ -76,6 +80,11 @@ func (h *httpSide) runGateway(ctx context.Context) error {
 
 // serve answers the requests that come to the socket, until ctx ends.
 func (h *httpSide) serve(ctx context.Context, g *gateway.Gateway) error {
+	var running sync.WaitGroup
+	defer running.Wait()
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	running.Go(func() { _ = g.Run(ctx) })
 	h.log.Info("listens for requests", slog.String("address", h.socket.Addr().String()))
 	server := gateway.NewServer(g)
 	if h.certs != nil {
@@ -84,10 +93,10 @@ func (h *httpSide) serve(ctx context.Context, g *gateway.Gateway) error {
 	return serveHTTP(ctx, server, listener.Limit(h.socket, g.Connections()), h.shutdownTimeout, h.log)
 }
 
-// ensureTokenWhenReady repeats begin until Redis answers. A server that loads its data at its start already takes
-// connections.
+// ensureTokenWhenReady repeats ensureToken until Redis answers. A server that loads its data at its start already takes
+// connections, but refuses commands.
 func (h *httpSide) ensureTokenWhenReady(ctx context.Context, store *access.Store) error {
-	wait := backoff.NewExponentialBackOff(backoff.WithInitialInterval(100*time.Millisecond),
+	delays := backoff.NewExponentialBackOff(backoff.WithInitialInterval(100*time.Millisecond),
 		backoff.WithMaxInterval(2*time.Second), backoff.WithMaxElapsedTime(0))
 	for first := true; ; first = false {
 		err := h.ensureToken(ctx, store)
@@ -100,17 +109,17 @@ func (h *httpSide) ensureTokenWhenReady(ctx context.Context, store *access.Store
 		case first:
 			h.log.Error("redis cannot be asked for its tokens, and is asked again", slog.Any("error", err))
 		}
-		if !loop.Sleep(ctx, wait.NextBackOff()) {
+		if !loop.Sleep(ctx, delays.NextBackOff()) {
 			return ctx.Err()
 		}
 	}
 }
 
-// ensureToken warns that there is no token, or makes the first token if that is asked for. It writes the secret to a
-// file and never prints it, because the standard output of a service is its log.
+// ensureToken makes the first token if there is no token and --first-token-file is given. Without that flag it warns.
+// It writes the secret to a file and never prints it, because the standard output of a service is its log.
 func (h *httpSide) ensureToken(ctx context.Context, store *access.Store) error {
-	none, err := store.Empty(ctx)
-	if err != nil || !none {
+	empty, err := store.Empty(ctx)
+	if err != nil || !empty {
 		return err
 	}
 	if h.o.firstToken == "" {
@@ -118,10 +127,10 @@ func (h *httpSide) ensureToken(ctx context.Context, store *access.Store) error {
 			"there is no token, so every request is refused: use duestream token add, or start with --first-token-file")
 		return nil
 	}
-	// The file comes before the token: a token nobody can read would lock everybody out, and keep others from making
-	// the first token.
+	// The file is made before the token, because a token that nobody can read would lock everybody out, and would keep
+	// other gateways from making the first token.
 	file, err := os.OpenFile(h.o.firstToken, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil { // the rest of this process goes on
+	if err != nil { // not fatal: tokens can be added by the command
 		h.log.Error("the first token was not made, so every request is refused: use duestream token add",
 			slog.Any("error", err))
 		return nil
@@ -131,7 +140,7 @@ func (h *httpSide) ensureToken(ctx context.Context, store *access.Store) error {
 		_, err = fmt.Fprintln(file, secret)
 	}
 	err = errors.Join(err, file.Close())
-	if err != nil || secret == "" { // no secret: another gateway made the first token
+	if err != nil || secret == "" { // there is no secret if another gateway made the first token
 		return errors.Join(err, os.Remove(h.o.firstToken))
 	}
 	h.log.Info("the first token, which may do everything, is in the file of --first-token-file")
@@ -149,9 +158,9 @@ func serveHTTP(ctx context.Context, server *http.Server, socket net.Listener, sh
 	case <-ctx.Done():
 	}
 	log.Info("gateway stops")
-	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
+	shutdown, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
 	defer cancel()
-	if err := server.Shutdown(late); err != nil {
+	if err := server.Shutdown(shutdown); err != nil {
 		_ = server.Close()
 		return errors.New("requests did not end within DUESTREAM_SHUTDOWN_TIMEOUT, and were cut off")
 	}
@@ -159,12 +168,12 @@ func serveHTTP(ctx context.Context, server *http.Server, socket net.Listener, sh
 	return nil
 }
 
-// reaches returns an error for /readyz if Redis does not answer. On a cluster, one node that answers is enough.
-func reaches(r *bridge.Redis) error {
+// checkAnswers returns an error for /readyz if Redis does not answer. On a cluster, one node that answers is enough.
+func checkAnswers(r *bridge.Redis) error {
 	if r == nil {
 		return process.ErrStarts
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), gatewayAskedEach)
+	ctx, cancel := context.WithTimeout(context.Background(), redisCheckTimeout)
 	defer cancel()
 	if _, err := view.ServerTime(ctx, r.Client); err != nil {
 		return errors.New("no answer from Redis")

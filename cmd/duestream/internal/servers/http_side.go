@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/duestream/duestream/bridge"
-	"github.com/duestream/duestream/bridge/gateway/lmstfy"
+	"github.com/duestream/duestream/bridge/lmstfy"
 	"github.com/duestream/duestream/bridge/push"
 	"github.com/duestream/duestream/cmd/duestream/internal/certs"
 	"github.com/duestream/duestream/cmd/duestream/internal/cli"
@@ -27,14 +27,15 @@ type httpSide struct {
 	log             *slog.Logger
 	shutdownTimeout time.Duration // shutdown time for requests and pushes in flight
 	observer        bridge.Observer
-	socket          net.Listener       // nil: no requests are taken
-	admin           *listener.Listener // nil: no listener for operators
-	certs           *certs.Watched     // nil: no TLS
+	socket          net.Listener       // nil if no requests are taken
+	admin           *listener.Listener // nil if there is no listener for operators
+	certs           *certs.Watched     // nil without TLS
 	stopReload      func()             // stops reloading the certificate files
 
-	redis     atomic.Pointer[bridge.Redis] // connection of the gateway
-	runner    atomic.Pointer[push.Runner]
-	operators atomic.Pointer[http.Handler] // handler of the lmstfy admin listener
+	redis     atomic.Pointer[bridge.Redis] // connection of the gateway; nil until the gateway runs
+	runner    atomic.Pointer[push.Runner]  // nil until messages are pushed
+	operators atomic.Pointer[http.Handler] // handler of lmstfy's admin requests; nil until the gateway runs
+	dashboard atomic.Pointer[http.Handler] // nil until Redis was reached, and after the end
 }
 
 // openHTTPSide listens on the addresses, so that an address in use is reported at once. Redis is not touched.
@@ -69,8 +70,9 @@ func (h *httpSide) listen() (err error) {
 			return err
 		}
 	}
-	operators := listener.Options{What: "operators",
-		Wrap: func(next http.Handler) http.Handler { return accounts.Guard(next, "/healthz", "/readyz") }}
+	open := listener.Open{Paths: []string{"/healthz", "/readyz"}, Free: isDashboard}
+	operators := listener.Options{What: "operators", Connections: dashboardConnections,
+		Wrap: func(next http.Handler) http.Handler { return accounts.Guard(next, open) }}
 	if h.o.tls.Cert != "" {
 		if h.certs, err = certs.Open(h.o.tls, h.log); err != nil {
 			return err
@@ -79,9 +81,12 @@ func (h *httpSide) listen() (err error) {
 			operators.TLS = h.certs.Config()
 		}
 	}
-	h.admin, err = listener.ListenWith(h.o.admin, h.log, operators)
-	if err != nil || h.o.addr == "" {
+	if h.admin, err = listener.ListenWith(h.o.admin, h.log, operators); err != nil {
 		return err
+	}
+	h.mountDashboard()
+	if h.o.addr == "" {
+		return nil
 	}
 	if h.socket, err = net.Listen("tcp", h.o.addr); err != nil {
 		return fmt.Errorf("listen on %s: %w", h.o.addr, err)
@@ -92,8 +97,8 @@ func (h *httpSide) listen() (err error) {
 	return nil
 }
 
-// busy reports whether run has anything to do.
-func (h *httpSide) busy() bool { return h.socket != nil || h.o.push }
+// hasWork reports whether run has anything to do.
+func (h *httpSide) hasWork() bool { return h.socket != nil || h.o.push || h.admin != nil }
 
 // close stops listening.
 func (h *httpSide) close() {
@@ -104,7 +109,7 @@ func (h *httpSide) close() {
 	}
 }
 
-// run takes requests and pushes messages, until ctx ends or one of the two ends.
+// run takes requests, pushes messages and serves the dashboard, until ctx ends or one of these ends.
 func (h *httpSide) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -114,6 +119,9 @@ func (h *httpSide) run(ctx context.Context) error {
 	}
 	if h.o.push {
 		parts = append(parts, h.runPushes)
+	}
+	if h.admin != nil {
+		parts = append(parts, h.runDashboard)
 	}
 	errs := make([]error, len(parts))
 	var all sync.WaitGroup
@@ -127,22 +135,22 @@ func (h *httpSide) run(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// runWith runs the HTTP side and another function. On a stop, the HTTP side ends first and the other function is told
-// after that. When either ends, both end.
+// runWith runs the HTTP side and another function. When ctx ends, the HTTP side ends first, and then the context of the
+// other function is cancelled. When either of the two ends, the other one is stopped.
 func (h *httpSide) runWith(ctx context.Context, other func(context.Context) error) error {
-	if !h.busy() {
+	if !h.hasWork() {
 		return other(ctx)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	last, stop := context.WithCancel(context.WithoutCancel(ctx))
-	defer stop()
+	otherCtx, stopOther := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopOther()
 	ended := make(chan error, 1)
 	go func() {
-		defer stop()
+		defer stopOther()
 		ended <- h.run(ctx)
 	}()
-	err := other(last)
+	err := other(otherCtx)
 	cancel()
 	return errors.Join(<-ended, err)
 }
@@ -170,7 +178,7 @@ func (h *httpSide) alive() error { return process.Ask(&h.runner, (*push.Runner).
 func (h *httpSide) ready() error {
 	var errs []error
 	if h.socket != nil {
-		errs = append(errs, reaches(h.redis.Load()))
+		errs = append(errs, checkAnswers(h.redis.Load()))
 	}
 	if h.o.push {
 		if h.runner.Load() == nil {

@@ -14,12 +14,15 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
+// serve and work show their metrics at the address of --metrics, and nothing after they have ended. An address in use
+// ends the process.
 func TestServeAndWorkShowMetrics(t *testing.T) {
 	t.Setenv("DUESTREAM_LOG_LEVEL", "info")
 	c := clitest.New(t)
 	bridge := c.Start("serve", "--metrics", "127.0.0.1:0")
 	worker := c.Start("work", "q", "--group", "g", "--metrics", "127.0.0.1:0", "--", "true")
 	c.OK("schedule", "q", "--in", "10ms", "hello")
+	// shows waits until the metrics of a process have all of these lines.
 	shows := func(r *clitest.Running, lines ...string) {
 		addr := r.Address()
 		redistest.Eventually(t, clitest.Patience, func() (bool, string) {
@@ -54,7 +57,8 @@ func TestServeAndWorkShowMetrics(t *testing.T) {
 	}
 }
 
-// Metrics are most needed while a process waits for Redis.
+// Metrics are most needed while a process waits for Redis, so they are served before the connection exists, without the
+// figures that need it.
 func TestMetricsAnswerBeforeRedisIsThere(t *testing.T) {
 	c := &clitest.CLI{T: t, URL: clitest.Unreachable}
 	bridge := c.Start("serve", "--metrics", "127.0.0.1:0")
@@ -64,6 +68,7 @@ func TestMetricsAnswerBeforeRedisIsThere(t *testing.T) {
 	}
 }
 
+// A wrong address or limit for metrics is an error that names the setting, from a flag or from the environment.
 func TestWrongMetricsSettingsAreNamed(t *testing.T) {
 	c := &clitest.CLI{T: t, URL: clitest.Unreachable}
 	c.Fails(exit.Invalid, []string{`metrics "9090"`, "host:port"}, "serve", "--metrics", "9090")
@@ -78,7 +83,9 @@ func TestCountsOfTheKilledAndTheLivingAddUp(t *testing.T) {
 	c := clitest.New(t)
 	c.OK("queue", "set", "q", "--create", "visibility_timeout=1m") // so that a slow worker keeps its messages
 	sums := map[string]float64{}
-	for _, messages := range []int{12, 7} {
+	const firstRun, secondRun = 12, 7 // messages before and after the kill
+	const sent = firstRun + secondRun
+	for _, messages := range []int{firstRun, secondRun} {
 		var programs []*exec.Cmd
 		var addresses []string
 		for _, args := range [][]string{
@@ -117,8 +124,8 @@ func TestCountsOfTheKilledAndTheLivingAddUp(t *testing.T) {
 		}
 	}
 	for name, want := range map[string]float64{
-		"duestream_drained_total": 19, "duestream_delivered_total": 19, "duestream_acknowledged_total": 19,
-		"duestream_lateness_seconds_count": 19, "duestream_handler_duration_seconds_count": 19, "duestream_lost_total": 0,
+		"duestream_drained_total": sent, "duestream_delivered_total": sent, "duestream_acknowledged_total": sent,
+		"duestream_lateness_seconds_count": sent, "duestream_handler_duration_seconds_count": sent, "duestream_lost_total": 0,
 	} {
 		if got := sums[name]; got != want {
 			t.Errorf("%s is %v, want %v", name, got, want)

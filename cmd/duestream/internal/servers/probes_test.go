@@ -18,7 +18,9 @@ func TestProbesTellAliveFromReady(t *testing.T) {
 	t.Setenv("DUESTREAM_LOG_LEVEL", "info")
 	server := redistest.Own(t)
 	c := clitest.NewOn(t, server)
-	c.Do("XADD", c.Key("bad", "stream"), "18446744073709551615-18446744073709551615", "no", "more") // last ID
+	// lastID is the largest ID of an entry. A stream that has it takes no further entry, so no message becomes ready.
+	const lastID = "18446744073709551615-18446744073709551615"
+	c.Do("XADD", c.Key("bad", "stream"), lastID, "no", "more")
 	c.Do("ZADD", c.Key("bad", "due"), c.Milliseconds(-time.Minute), "a")
 	c.Do("HSET", lua.NewGlobals(c.Prefix).Queues, "bad", "1", "q", "1")
 	bridge := c.Start("serve", "--metrics", "127.0.0.1:0")
@@ -28,14 +30,15 @@ func TestProbesTellAliveFromReady(t *testing.T) {
 	clitest.Becomes(t, at+"/readyz", http.StatusServiceUnavailable, "bad (late by 1m")
 	clitest.Becomes(t, at+"/healthz", http.StatusOK, "ok\n")
 	c.Do("DEL", c.Key("bad", "stream"))
-	c.Do("SET", c.Key("bad", "stream"), "of another program") // no bridge can serve it: not the bridge's fault
+	// A key that another program has overwritten: no bridge could serve the queue, so this one is ready.
+	c.Do("SET", c.Key("bad", "stream"), "of another program")
 	clitest.Becomes(t, at+"/readyz", http.StatusOK, "ok\nbad (")
 	t.Setenv("DUESTREAM_METRICS_ADDR", bridge.Address())
 	if out := c.OK("health", "--ready"); !strings.HasPrefix(out, "ready\nbad (") {
 		t.Error(out)
 	}
 	c.Do("DEL", c.Key("bad", "stream"))
-	c.Do("XADD", c.Key("bad", "stream"), "18446744073709551615-18446744073709551615", "no", "more")
+	c.Do("XADD", c.Key("bad", "stream"), lastID, "no", "more")
 	c.Do("ZADD", c.Key("bad", "due"), c.Milliseconds(-time.Minute), "a")
 	clitest.Becomes(t, at+"/readyz", http.StatusServiceUnavailable, "bad (late by 1m")
 	t.Setenv("DUESTREAM_METRICS_ADDR", worker.Address())
@@ -60,7 +63,8 @@ func TestProbesTellAliveFromReady(t *testing.T) {
 	c.Fails(exit.Invalid, []string{"--ready needs DUESTREAM_METRICS_ADDR"}, "health", "--ready")
 }
 
-// The log level changes at run time, to one of four words. Profiles are served only with --pprof.
+// The log level changes at run time, to one of four words, and not by a web page. Profiles are served only with
+// --pprof.
 func TestLogLevelChangesAtRunTimeAndProfilesAreAsked(t *testing.T) {
 	t.Setenv("DUESTREAM_LOG_LEVEL", "info")
 	c := &clitest.CLI{T: t, URL: clitest.Unreachable}
@@ -95,7 +99,7 @@ func TestLogLevelChangesAtRunTimeAndProfilesAreAsked(t *testing.T) {
 	profiled := c.Start("serve", "--metrics", "127.0.0.1:0", "--pprof")
 	at = "http://" + profiled.Address()
 	clitest.Becomes(t, at+"/debug/pprof/goroutine?debug=1", http.StatusOK, "goroutine profile")
-	// the URL of Redis may hold a password
+	// The command line is not shown, because the URL of Redis in it may hold a password.
 	if code, _ := clitest.Get(t, at+"/debug/pprof/cmdline"); code != http.StatusNotFound {
 		t.Errorf("the command line: %d", code)
 	}

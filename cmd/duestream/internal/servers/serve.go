@@ -1,4 +1,4 @@
-// Package servers has the commands that run bridges and gateways, and those about their health and their tokens.
+// Package servers has the commands that run bridges and gateways, check their health, and manage tokens.
 package servers
 
 import (
@@ -23,17 +23,17 @@ func Serve(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Run a bridge: move messages into streams when they are due",
-		Long: `Runs a bridge until SIGTERM or SIGINT. Any number of bridges may run beside one
-another; they share the queues, and take over from one another within seconds.
-A bridge keeps no state: what it knows is in Redis. When Redis is away, at the
-start or later, it waits for it.
+		Long: `Runs a bridge until SIGTERM or SIGINT. Any number of bridges may run at the same time.
+They share the queues, and take over from one another within seconds. A bridge keeps all
+its state in Redis. While Redis is away, at the start or later, the bridge waits.
 
-With --http it also takes HTTP requests, as duestream gateway does, with --admin it
-answers operators, and with --push it posts messages to URLs, as push run does.
+With --http it also takes HTTP requests, as duestream gateway does. With --admin it
+answers operators, and shows them a dashboard at /dashboard/. With --push it posts messages to URLs, as push run does.
 
-The first signal is a clean stop (exit code 0), a second one ends it at once (130).
+The first signal stops the bridge cleanly (exit code 0). A second signal ends it at once
+(exit code 130).
 
-Environment (the flags --redis and --prefix win over it):
+Environment (the global flags --redis and --prefix take precedence):
 
 ` + settings.Table() + `
 The policy (VISIBILITY_TIMEOUT, MAX_ATTEMPTS, RETRY_MIN, RETRY_MAX) is written to
@@ -47,7 +47,7 @@ groups can have their own: see ` + "`duestream queue set`.",
 	a.OldBridgesFlag(cmd)
 	metrics.Flags(cmd)
 	return a.WithRun(cmd, nil, func(ctx context.Context, _ []string) error {
-		// Joined, so that one start reports all errors.
+		// The errors are joined, so that one start reports all of them.
 		s, policy, err := settings.Read()
 		if err := errors.Join(a.Resolve(), err, o.resolve()); err != nil {
 			return err
@@ -65,7 +65,7 @@ func runServe(ctx context.Context, a *cli.App, s settings.Serve, policy bridge.P
 	log.Info("bridge starts", slog.String("version", a.Version), slog.String("host", self.Host), slog.Int("pid", self.PID),
 		slog.String("bridge", self.ID), slog.String("redis", cli.HostOf(a.RedisURL)), slog.String("prefix", a.Prefix))
 	shutdownTimeout := time.Duration(s.ShutdownTimeout)
-	if o.addr != "" || o.push {
+	if o.addr != "" || o.push || o.admin != "" {
 		shutdownTimeout /= 2 // the HTTP side stops in the first half, the bridge in the second
 	}
 	side, err := openHTTPSide(a, o, log, shutdownTimeout)
@@ -73,11 +73,11 @@ func runServe(ctx context.Context, a *cli.App, s settings.Serve, policy bridge.P
 		return err
 	}
 	defer side.close()
-	looked, observer, err := metrics.Listen(s.MetricsAddr, a.Version, log, side.admin)
+	metricsServer, observer, err := metrics.Listen(s.MetricsAddr, a.Version, log, side.admin)
 	if err != nil {
 		return err
 	}
-	defer looked.Close()
+	defer metricsServer.Close()
 	side.observer = observer
 	report := &reporter{file: s.HealthFile, self: self, log: log}
 	if report.manager, err = notify.FromEnvironment(); err != nil {
@@ -85,12 +85,14 @@ func runServe(ctx context.Context, a *cli.App, s settings.Serve, policy bridge.P
 	}
 	defer context.AfterFunc(ctx, func() { report.stopping.Store(true) })()
 	defer report.start(ctx)()
-	shown := process.Probes{Alive: func() error { return errors.Join(report.alive(), side.alive()) },
+	probes := process.Probes{
+		Alive:  func() error { return errors.Join(report.alive(), side.alive()) },
 		Ready:  func() error { return errors.Join(report.ready(), side.ready()) },
-		Broken: report.broken, Level: level, Log: log, Profiles: metrics.Profiles}
-	shown.AddTo(looked)
-	shown.AddHealthTo(side.admin)
-	looked.Serve()
+		Broken: report.broken, Level: level, Log: log, Profiles: metrics.Profiles,
+	}
+	probes.AddTo(metricsServer)
+	probes.AddHealthTo(side.admin)
+	metricsServer.Serve()
 	side.admin.Serve()
 	cfg := bridge.Config{Prefix: a.Prefix, Defaults: policy, AnyServer: s.AnyServer, Identity: self, Observer: observer,
 		Logger: log}
@@ -121,15 +123,15 @@ func runBridge(
 	case <-ctx.Done():
 	}
 	log.Info("bridge stops")
-	late := time.NewTimer(shutdownTimeout)
-	defer late.Stop()
+	timeout := time.NewTimer(shutdownTimeout)
+	defer timeout.Stop()
 	select {
 	case err = <-ended:
 		if err == nil {
 			log.Info("bridge stopped")
 		}
 		return err
-	case <-late.C:
+	case <-timeout.C:
 		return errors.New("the bridge did not stop within DUESTREAM_SHUTDOWN_TIMEOUT: nothing is lost, other bridges take over")
 	}
 }

@@ -17,6 +17,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
+// serve makes a message ready, shows up in health, stats, top and its log under its host, process and version, and
+// stops with exit code 0. Every line of its log is JSON.
 func TestServeDeliversAndStopsCleanly(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)
@@ -69,6 +71,7 @@ func TestServeDeliversAndStopsCleanly(t *testing.T) {
 	}
 }
 
+// The policy in the environment of a bridge becomes the default of all queues.
 func TestServeWritesItsPolicyAsDefaults(t *testing.T) {
 	t.Setenv("DUESTREAM_MAX_ATTEMPTS", "3")
 	t.Setenv("DUESTREAM_RETRY_MIN", "2s")
@@ -81,6 +84,7 @@ func TestServeWritesItsPolicyAsDefaults(t *testing.T) {
 	})
 }
 
+// A bridge that is started before Redis waits, and serves when Redis is there.
 func TestServeWaitsForRedis(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t)
@@ -100,6 +104,7 @@ func TestServeWaitsForRedis(t *testing.T) {
 	}
 }
 
+// A bridge that waits for Redis can be stopped, and then ends with exit code 0.
 func TestServeStopsWhileItWaitsForRedis(t *testing.T) {
 	t.Parallel()
 	bridge := (&clitest.CLI{T: t, URL: clitest.Unreachable}).Start("serve")
@@ -110,6 +115,7 @@ func TestServeStopsWhileItWaitsForRedis(t *testing.T) {
 	}
 }
 
+// A server that may evict keys would lose messages, so serve refuses it, unless DUESTREAM_ANY_SERVER allows it.
 func TestServeRefusesAServerThatEvicts(t *testing.T) {
 	s := redistest.Own(t, "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")
 	c := clitest.NewOn(t, s)
@@ -118,6 +124,7 @@ func TestServeRefusesAServerThatEvicts(t *testing.T) {
 	c.Serve()
 }
 
+// A service manager takes any other exit code than 0 for a failure, so a stop by a signal must end with 0.
 func TestServeEndsWithZeroOnSIGTERMAndSIGINT(t *testing.T) {
 	t.Parallel()
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {

@@ -8,12 +8,12 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/notify"
 )
 
-// readyAfter is when a service manager is told "ready" although Redis does not answer yet. A bridge that waits for
-// Redis has not failed.
+// readyAfter is the time after which a service manager is told "ready" even if Redis does not answer yet, because a
+// bridge that waits for Redis has not failed.
 const readyAfter = 5 * time.Second
 
-// tell tells the service manager the state of this process: once that it is ready or stops, each time that it is
-// alive, and a status text when the text changes.
+// tell tells the service manager the state of this process. It tells "ready" and "stopping" once, "alive" each time,
+// and a status text when the text changes.
 func (r *reporter) tell(stopping bool) {
 	if r.manager == nil {
 		return

@@ -12,8 +12,8 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/clitest"
 )
 
-// systemd gets: 1. READY=1 when the bridge serves, 2. signs of life, 3. none from a bridge that hangs, 4. STOPPING=1
-// from one that stops.
+// systemd is told: 1. READY=1 when the bridge serves, 2. WATCHDOG=1 again and again, 3. nothing while the bridge hangs,
+// 4. STOPPING=1 when it stops.
 func TestServiceManagerIsTold(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)
@@ -29,6 +29,7 @@ func TestServiceManagerIsTold(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = conn.Close() })
 	heard := ""
+	// hears waits until a notification with a text arrives. It forgets all notifications up to that one.
 	hears := func(text string, within time.Duration) bool {
 		t.Helper()
 		b := make([]byte, 4096)
@@ -43,6 +44,7 @@ func TestServiceManagerIsTold(t *testing.T) {
 		heard = ""
 		return true
 	}
+	// want is like hears, and ends the test if the notification does not arrive.
 	want := func(text string) {
 		t.Helper()
 		if !hears(text, clitest.Patience) {
@@ -57,7 +59,7 @@ func TestServiceManagerIsTold(t *testing.T) {
 	if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	for hears("WATCHDOG=1", time.Second) { // skip what was sent before
+	for hears("WATCHDOG=1", time.Second) { // skip what was sent before the stop, until a second is silent
 	}
 	_ = cmd.Process.Signal(syscall.SIGCONT)
 	want("WATCHDOG=1")

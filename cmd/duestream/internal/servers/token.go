@@ -19,7 +19,7 @@ import (
 // Token returns the command token.
 func Token(a *cli.App) *cobra.Command {
 	return cli.Group(&cobra.Command{
-		Use: "token", Short: "Say who may do what through a gateway",
+		Use: "token", Short: "Manage the tokens that gateways accept",
 		Long: `A client of a gateway shows the secret of a token. The token lists the operations that
 the client may call, and the queues. Redis stores the hash of the secret, not the
 secret: see docs/guides/tokens.md.`,
@@ -44,29 +44,40 @@ func tokenAdd(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "add <token>",
 		Short: "Make a token, and print its secret",
-		Long: `Makes a token, and prints its secret this once: nobody can find it out again. Gateways take
-it at once.
+		Long: `Makes a token, and prints its secret. The secret cannot be shown again. Gateways accept
+the token at once.
 
-publish is for scheduling, cancelling and rescheduling messages, consume for taking and
-settling them, operate for looking at queues and changing them. In --queue, * stands for
-any characters; what belongs to no queue takes '*' itself.
+publish allows scheduling, cancelling and rescheduling messages. consume allows
+receiving and settling them. inspect allows reading queues, messages, dead letters and
+settings. operate allows reading and changing them. A gateway of an older release refuses
+a token with inspect. In --queue, * stands for any characters. A request that concerns no
+queue, or all queues, needs a token with --queue '*'.
 
-To change a token, or its secret, add one with another name, and remove this one when
-nobody uses it any more.`,
+To change a token, or its secret, add a token with another name, and remove the old
+token when it is not used any more.`,
 		Example: `  duestream token add shop --verb publish --queue 'orders.*' --expires 90d
   duestream token add robot --verb publish,consume --queue orders --queue mail --rate 500/s
+  duestream token add board --verb inspect --queue '*'
   duestream token add team-a --verb operate --queue '*' --description on-call`,
 	}
 	f := cmd.Flags()
-	f.StringArrayVar(&verbs, "verb", nil, "what its holder may do: publish, consume, operate, or several with commas (required)")
-	f.StringArrayVarP(&queues, "queue", "q", nil, "with which queues, like orders or 'orders.*', or several with commas; may be given again (required)")
-	flags.DelayVar(f, &expires, "expires", "refuse it so long from now on: 12h, 90d; default: never")
-	f.StringVar(&rate, "rate", "", "messages that it may ask all gateways for: 500/s, 30/m, 1/h; default: no limit")
-	f.IntVar(&t.Burst, "burst", 0, "so many of them at once; default a tenth of a second's, at least one")
-	f.StringVar(&t.Description, "description", "", "what it is for, for people")
+	f.StringArrayVar(&verbs, "verb", nil,
+		"allowed operations: publish, consume, inspect, operate, or several with commas (required)")
+	f.StringArrayVarP(&queues, "queue", "q", nil,
+		"allowed queues, like orders or 'orders.*', or several with commas; may be given again (required)")
+	flags.DelayVar(f, &expires, "expires", "refuse the token after this time: 12h, 90d; default: never")
+	f.StringVar(&rate, "rate", "",
+		"rate of the token at all gateways together, in messages: 500/s, 30/m, 1/h; default: no limit")
+	f.IntVar(&t.Burst, "burst", 0,
+		"with --rate: messages at once; default: a tenth of the rate per second, at least one")
+	f.StringVar(&t.Description, "description", "", "purpose of the token, for people")
 	_ = cmd.MarkFlagRequired("verb")
 	_ = cmd.MarkFlagRequired("queue")
-	cli.OfferValues(cmd, "verb", string(admin.Verbs()[0]), string(admin.Verbs()[1]), string(admin.Verbs()[2]))
+	var names []string
+	for _, verb := range admin.Verbs() {
+		names = append(names, string(verb))
+	}
+	cli.OfferValues(cmd, "verb", names...)
 	offerQueues := func(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
 		return cli.CompleteQueues(a)(cmd, nil, typed)
 	}
@@ -89,7 +100,8 @@ nobody uses it any more.`,
 		secret, err := op.AddToken(ctx, t)
 		if err != nil {
 			if errors.Is(err, bridge.ErrUnavailable) {
-				a.Note("if `duestream token list` has %s, nobody has its secret: remove it, and add it again", args[0])
+				a.Note("if `duestream token list` shows %s, nobody has its secret: remove the token, and add it again",
+					args[0])
 			}
 			return err
 		}
@@ -103,8 +115,9 @@ func tokenList(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List tokens, and what each may do",
-		Long: `Lists the tokens that are in Redis. Those of a gateway's file are not among them. What cannot
-be read as a token is listed by its field, and refused; DIGEST is the hash of a secret.`,
+		Long: `Lists the tokens in Redis, without the tokens of a gateway's file. A value in Redis that
+does not parse as a token has no name. It is listed by its key, the hash of a secret, and
+gateways refuse this secret.`,
 		Example: "  duestream token list\n  duestream token list --json",
 	}
 	return a.WithAdmin(cmd, nil, func(ctx context.Context, op *admin.Admin, _ []string) error {
@@ -130,13 +143,13 @@ be read as a token is listed by its field, and refused; DIGEST is the hash of a 
 				verbs = append(verbs, string(verb))
 			}
 			rate := string(t.Rate)
-			if l := t.Limits; l != nil {
-				rate = fmt.Sprintf("read %d, write %d in %d s", l.Consume, l.Publish, l.Interval)
+			if t.Limits != nil {
+				rate = t.Limits.String()
 			}
 			list.Add(t, t.Name, strings.Join(verbs, " "), human.OneLine(strings.Join(t.Queues, " "), 60), rate,
 				human.Ago(t.Created, now), state, human.OneLine(t.Description, 60))
 		}
-		return list.End("no tokens")
+		return list.Finish("no tokens")
 	})
 }
 
@@ -144,8 +157,8 @@ func tokenRm(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rm <token>",
 		Short: "Revoke a token",
-		Long: `Removes a token: every gateway refuses it within a second. What cannot be read as a token is
-removed by its digest, as ` + "`duestream token list`" + ` shows it.`,
+		Long: `Removes a token. Every gateway refuses it within a second. To remove a value that is no
+valid token, name the hash that ` + "`duestream token list`" + ` shows.`,
 		Example: "  duestream token rm shop",
 	}
 	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {

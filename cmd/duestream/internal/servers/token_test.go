@@ -13,6 +13,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
+// A token may do what its verbs and queues say. Its secret is shown once, when it is added, and never in a list. A
+// damaged token is listed as wrong, without control characters.
 func TestTokensAreAddedListedAndRemoved(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)
@@ -38,26 +40,31 @@ func TestTokensAreAddedListedAndRemoved(t *testing.T) {
 	if g, err := store.Authenticate(t.Context(), made.Secret); err != nil || made.Did != "added" || !g.May(access.Operate, "") {
 		t.Errorf("%+v, %v", made, err)
 	}
+	clitest.Decode(t, c.OK("token", "add", "board", "--verb", "inspect", "-q", "mail", "--json"), &made)
+	g, err = store.Authenticate(t.Context(), made.Secret)
+	if err != nil || !g.May(access.Inspect, "mail") || g.May(access.Operate, "mail") || g.May(access.Inspect, "orders") {
+		t.Errorf("%+v, %v", made, err)
+	}
 	c.Do("HSET", lua.NewGlobals(c.Prefix).Tokens, "\x1b[1mx", "{}")
 	table, lines := c.OK("token", "list"), c.OK("token", "list", "--json")
-	for _, want := range []string{"shop", "publish consume", "orders.* mail", "500/s", "valid", "expires in", "the shop",
-		"wrong: "} {
+	for _, want := range []string{"shop", "publish consume", "inspect", "orders.* mail", "500/s", "valid", "expires in",
+		"the shop", "wrong: "} {
 		if !strings.Contains(table, want) {
 			t.Errorf("no %q in\n%s", want, table)
 		}
 	}
 	var row admin.StoredToken
-	clitest.Decode(t, strings.Split(lines, "\n")[2], &row)
+	clitest.Decode(t, strings.Split(lines, "\n")[3], &row)
 	if row.Name != "shop" || row.Rate != "500/s" || row.Digest == "" {
 		t.Errorf("%+v", row)
 	}
 	if strings.Contains(table+lines, "dst_") || strings.Contains(table, "\x1b[1mx") {
 		t.Error("a secret, or control characters, are shown: ", table, lines)
 	}
-	if names, _ := c.Offers("token", "rm", ""); fmt.Sprint(names) != "[robot shop]" {
+	if names, _ := c.Offers("token", "rm", ""); fmt.Sprint(names) != "[board robot shop]" {
 		t.Error(names)
 	}
-	if names, _ := c.Offers("token", "add", "x", "--verb", ""); fmt.Sprint(names) != "[publish consume operate]" {
+	if names, _ := c.Offers("token", "add", "x", "--verb", ""); fmt.Sprint(names) != "[publish consume inspect operate]" {
 		t.Error(names)
 	}
 	c.Fails(exit.Failure, []string{"there is a token of that name", "hint:"}, "token", "add", "shop", "--verb",
@@ -68,12 +75,14 @@ func TestTokensAreAddedListedAndRemoved(t *testing.T) {
 	c.Fails(exit.NotFound, []string{"no token of that name", "hint: `duestream token list`"}, "token", "rm", "shop")
 }
 
+// Each key is a command line, and its value a part of the error. There is no server, so the error comes before the
+// command connects.
 func TestWrongTokensAreNamedBeforeRedisIsTouched(t *testing.T) {
 	t.Parallel()
 	c := &clitest.CLI{T: t, URL: clitest.Unreachable}
 	for line, want := range map[string]string{
 		"token add ../x --verb publish --queue q":                        `token "../x"`,
-		"token add x --verb Publish --queue q":                           `verb "Publish": must be one of publish, consume, operate`,
+		"token add x --verb Publish --queue q":                           `must be one of publish, consume, inspect, operate`,
 		"token add x --verb publish --queue {q}":                         `queue "{q}": must be`,
 		"token add x --verb publish --queue q --rate 5/d":                `rate "5/d": must be`,
 		"token add x --verb publish --queue q --burst 5":                 `burst "5": must stand beside a rate`,

@@ -8,9 +8,11 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/settings"
 )
 
-// FuzzSettings: any value of any variable gives an error that names the variable, or a policy within its limits.
+// Any value of any variable gives an error that names the variable, or a policy within its limits.
 func FuzzSettings(f *testing.F) {
-	names := settings.Variables(&settings.Serve{})
+	var names []string
+	settings.PolicyVariables(func(name, _, _, _ string) { names = append(names, name) })
+	names = append(names, settings.Variables(&settings.Serve{})...)
 	for i := range names {
 		f.Add(uint8(i), "")
 		f.Add(uint8(i), "30")
@@ -40,8 +42,7 @@ func FuzzSettings(f *testing.F) {
 	})
 }
 
-// FuzzForeignVariable: a variable with our prefix is known, matches a pattern of foreign variables, or is refused by
-// name.
+// A variable with our prefix is known, matches a pattern of foreign variables, or is refused by name.
 func FuzzForeignVariable(f *testing.F) {
 	for _, seed := range []string{
 		"DUESTREAM_MAX_ATEMPTS=3", "DUESTREAM_=", "DUESTREAM_PREFIX", "PATH=x", "duestream_prefix=x",
@@ -49,7 +50,8 @@ func FuzzForeignVariable(f *testing.F) {
 	} {
 		f.Add(seed)
 	}
-	known := append(settings.Variables(&settings.Connection{}), settings.Variables(&settings.Serve{})...)
+	var known []string
+	settings.Each(func(name, _, _, _ string) { known = append(known, name) })
 	f.Fuzz(func(t *testing.T, entry string) {
 		name, _, _ := strings.Cut(entry, "=")
 		err := settings.CheckNames([]string{entry})

@@ -13,9 +13,9 @@ import (
 )
 
 // Passwords returns a function that sets the passwords of the environment. The environment is safer than a URL, which
-// process lists and shell histories show. A password in the URL wins. used is called with the source of each password
-// that was set.
-func (c *Connection) Passwords(used func(from string)) (func(*rueidis.ClientOption), error) {
+// process lists and shell histories show. A password in the URL takes precedence. The function calls used with the
+// source of each password that it sets.
+func (c *Connection) Passwords(used func(source string)) (func(*rueidis.ClientOption), error) {
 	redis, err := password("DUESTREAM_REDIS_PASSWORD", c.RedisPassword, c.RedisPasswordFile)
 	if err != nil {
 		return nil, err
@@ -64,9 +64,8 @@ func origin(name, file string) string {
 
 const maxSecretBytes = 64 << 10
 
-// readSecret reads a small file. The file may be a pipe, as in `<(pass show redis)`. It does not wait for a named
-// pipe without a writer, which counts as empty: no signal could end that wait. An endless file, such as /dev/zero, is
-// refused.
+// readSecret reads a small file. The file may be a pipe, as in `<(pass show redis)`. A named pipe without a writer
+// counts as empty, because no signal could end the wait for a writer. An endless file, such as /dev/zero, is refused.
 func readSecret(file string) ([]byte, error) {
 	f, err := os.OpenFile(file, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {

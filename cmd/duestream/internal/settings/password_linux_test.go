@@ -12,7 +12,7 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/usage"
 )
 
-// The bug: a named pipe without a writer hung the command so that no SIGTERM ended it, and /dev/zero filled the
+// Regression: a named pipe without a writer hung the command so that no SIGTERM ended it, and /dev/zero filled the
 // memory.
 func TestPasswordFilesThatNeverEndAreRefused(t *testing.T) {
 	t.Parallel()
@@ -42,7 +42,7 @@ func TestPasswordFilesThatNeverEndAreRefused(t *testing.T) {
 	}
 }
 
-// `<(pass show redis)` is a pipe with a slow writer.
+// A pipe whose writer is slow, as in the shell's `<(pass show redis)`, is read to its end.
 func TestPasswordsMayComeThroughPipes(t *testing.T) {
 	t.Parallel()
 	pipe := filepath.Join(t.TempDir(), "pipe")

@@ -29,7 +29,7 @@ func (m *ColorMode) Type() string { return "when" }
 // String implements pflag.Value.
 func (m *ColorMode) String() string { return string(*m) }
 
-// Paint colours texts; false leaves them plain. A colour only repeats the meaning of the text.
+// Paint says whether texts get colours. A colour only repeats the meaning of the text.
 type Paint bool
 
 // Style is a colour, or bold or faint.
@@ -52,7 +52,7 @@ func (p Paint) Text(s Style, text string) string {
 	return "\x1b[" + string(s) + "m" + text + "\x1b[0m"
 }
 
-// Paint returns the Paint for a stream, standard output or standard error: whether texts on it are coloured.
+// Paint says whether texts on a stream get colours. The stream is standard output or standard error.
 func (m ColorMode) Paint(stream any) Paint {
 	switch m {
 	case "always":

@@ -9,18 +9,17 @@ import (
 	"unicode/utf8"
 )
 
-// Outlet is standard output or standard error. Everything that this command prints passes through one. Texts from
-// Redis (IDs, headers, errors, reasons, names) are foreign, and a terminal obeys some characters instead of showing
-// them. An outlet escapes those characters. It also remembers failed writes: a command whose output is lost is not
-// done.
+// Outlet is standard output or standard error. Everything that this command prints passes through an outlet. Texts from
+// Redis (IDs, headers, errors, reasons, names) may hold characters that a terminal obeys instead of showing them. An
+// outlet escapes those characters. It also remembers failed writes, because a command whose output is lost must fail.
 type Outlet struct {
 	raw    io.Writer
 	json   func() bool  // reports whether the output is JSON
 	styles func() Paint // whether colours are allowed
 
-	mu   sync.Mutex
-	rest []byte // beginning of a character that is not complete yet
-	err  error  // first write error
+	mu      sync.Mutex
+	partial []byte // beginning of a character whose other bytes come with the next write
+	err     error  // first write error
 }
 
 // NewOutlet returns the outlet to a stream. Each write asks the functions whether the output is JSON and may be
@@ -34,11 +33,11 @@ func (o *Outlet) Write(p []byte) (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	text := p
-	if len(o.rest) > 0 {
-		text, o.rest = append(o.rest, p...), nil
+	if len(o.partial) > 0 {
+		text, o.partial = append(o.partial, p...), nil
 	}
 	if cut := incomplete(text); cut > 0 {
-		o.rest = append([]byte(nil), text[len(text)-cut:]...)
+		o.partial = append([]byte(nil), text[len(text)-cut:]...)
 		text = text[:len(text)-cut]
 	}
 	if err := o.write(text); err != nil {
@@ -58,18 +57,18 @@ func (o *Outlet) write(text []byte) error {
 	return err
 }
 
-// End writes the remaining bytes, and returns the first error of all writes.
+// End writes the bytes of an incomplete character, and returns the first error of all writes.
 func (o *Outlet) End() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if rest := o.rest; len(rest) > 0 {
-		o.rest = nil
-		_ = o.write(rest)
+	if partial := o.partial; len(partial) > 0 {
+		o.partial = nil
+		_ = o.write(partial)
 	}
 	return o.err
 }
 
-// Failed returns the first error of all writes. A loop that prints calls it to notice a lost output.
+// Failed returns the first error of all writes to a stream. A loop that prints calls it to notice lost output.
 func Failed(stream io.Writer) error {
 	o, ok := stream.(*Outlet)
 	if !ok {
@@ -105,22 +104,23 @@ func isHarmless(text []byte) bool {
 
 // harmless escapes characters that a terminal obeys or that mislead a reader: control characters (C0, DEL, C1),
 // characters that change the direction of writing or are invisible, and bytes that are not UTF-8. Each becomes its Go
-// escape, like \x1b. In JSON it can only be inside a string, and becomes its JSON escape. If styles is set, our own
-// colours stay.
+// escape, like \x1b. In JSON, where such a character can only be inside a string, it becomes its JSON escape. If styles
+// is set, the colours of Paint stay.
 func harmless(text string, inJSON, styles bool) string {
 	var b strings.Builder
 	b.Grow(len(text) + 16)
 	for i := 0; i < len(text); {
 		r, size := utf8.DecodeRuneInString(text[i:])
+		notUTF8 := r == utf8.RuneError && size == 1
 		switch {
-		case r == '\n' || r == '\t' || r != utf8.RuneError && !IsOrder(r) || r == utf8.RuneError && size > 1:
+		case r == '\n' || r == '\t' || !notUTF8 && !IsControl(r):
 			b.WriteString(text[i : i+size])
 		case styles && r == '\x1b' && ourStyle(text[i:]) > 0:
 			size = ourStyle(text[i:])
 			b.WriteString(text[i : i+size])
-		case r == utf8.RuneError && inJSON:
+		case notUTF8 && inJSON:
 			b.WriteString("\ufffd")
-		case r == utf8.RuneError:
+		case notUTF8:
 			fmt.Fprintf(&b, `\x%02x`, text[i])
 		case inJSON:
 			b.WriteString(jsonEscape(r))
@@ -134,11 +134,13 @@ func harmless(text string, inJSON, styles bool) string {
 	return b.String()
 }
 
-// IsOrder reports whether a terminal acts on a character instead of showing it: control characters, formatting characters
-// (directions of writing, invisible ones), separators of lines and paragraphs, and private ones.
-func IsOrder(r rune) bool {
-	return unicode.Is(unicode.Cc, r) || unicode.Is(unicode.Cf, r) && r != zeroWidthJoiner || r == '\u2028' || r == '\u2029' ||
-		unicode.Is(unicode.Co, r)
+// IsControl reports whether a terminal may act on a character instead of showing it: control characters, format
+// characters (directions of writing, invisible characters), line and paragraph separators, and private characters.
+func IsControl(r rune) bool {
+	if r == zeroWidthJoiner {
+		return false
+	}
+	return unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp, unicode.Co)
 }
 
 // zeroWidthJoiner occurs in many emoji, and is harmless.
@@ -152,8 +154,7 @@ func jsonEscape(r rune) string {
 	return fmt.Sprintf(`\u%04x`, r)
 }
 
-// ourStyle returns the length of the style sequence at the beginning of text, if Paint writes such a sequence; else
-// 0.
+// ourStyle returns the length of the style sequence at the beginning of text, or 0 if Paint writes no such sequence.
 func ourStyle(text string) int {
 	for _, s := range []Style{"0", Strong, Faint, Bad, Alert} {
 		if sequence := "\x1b[" + string(s) + "m"; strings.HasPrefix(text, sequence) {

@@ -11,17 +11,17 @@ import (
 
 // Progress draws one line about running work, again and again. It draws nothing unless the stream is a terminal.
 type Progress struct {
-	w     io.Writer // nil: nothing is drawn
-	what  string
+	w     io.Writer // nil if nothing is to be drawn
+	label string
 	start time.Time
-	drawn time.Time
+	drawn time.Time // when the line was last drawn; zero after Clear
 
 	mu sync.Mutex
 }
 
-// NewProgress returns a progress line on a stream. what is the label.
-func NewProgress(stream any, what string) *Progress {
-	p := &Progress{what: what, start: time.Now()}
+// NewProgress returns a progress line on a stream. The label stands before the count.
+func NewProgress(stream any, label string) *Progress {
+	p := &Progress{label: label, start: time.Now()}
 	if IsTerminal(stream) {
 		p.w = Unfiltered(stream).(io.Writer)
 	}
@@ -31,9 +31,9 @@ func NewProgress(stream any, what string) *Progress {
 // Draws reports whether anything will be drawn.
 func (p *Progress) Draws() bool { return p.w != nil }
 
-const progressEvery = 200 * time.Millisecond
+const progressInterval = 200 * time.Millisecond
 
-// Show draws a count, and the share of the whole if it is not negative.
+// Show draws a count. share is the finished part of all work, from 0 to 1, or negative if it is unknown.
 func (p *Progress) Show(count int64, share float64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -42,12 +42,12 @@ func (p *Progress) Show(count int64, share float64) {
 
 func (p *Progress) show(count int64, share float64) {
 	now := time.Now()
-	if p.w == nil || now.Sub(p.drawn) < progressEvery {
+	if p.w == nil || now.Sub(p.drawn) < progressInterval {
 		return
 	}
 	p.drawn = now
 	rate := int64(float64(count) / max(now.Sub(p.start).Seconds(), 0.001))
-	fmt.Fprintf(p.w, "\r\x1b[K%s %s, %s/s", p.what, human.Thousands(count), human.Thousands(rate))
+	fmt.Fprintf(p.w, "\r\x1b[K%s %s, %s/s", p.label, human.Thousands(count), human.Thousands(rate))
 	if share >= 0 {
 		fmt.Fprintf(p.w, ", %.0f%%", 100*min(share, 1))
 	}
@@ -69,16 +69,16 @@ func (p *Progress) Clear() {
 	}
 }
 
-// Step draws the progress of a named step. The rate starts anew with each name. of is 0 if the total is unknown.
-func (p *Progress) Step(name string, done, of int) {
+// Step draws the progress of a named step. The rate starts anew with each name. total is 0 if it is unknown.
+func (p *Progress) Step(name string, done, total int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.what != name {
-		p.what, p.start = name, time.Now()
+	if p.label != name {
+		p.label, p.start = name, time.Now()
 	}
 	share := -1.0
-	if of > 0 {
-		share = float64(done) / float64(of)
+	if total > 0 {
+		share = float64(done) / float64(total)
 	}
 	p.show(int64(done), share)
 }

@@ -14,15 +14,16 @@ import (
 const (
 	EnterScreen = "\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[H\x1b[2J" // the alternate screen, no cursor, no wrapping
 	LeaveScreen = "\x1b[?7h\x1b[?25h\x1b[?1049l"
-	lineEnd     = "\x1b[K\r\n" // clears the rest of the line
-	FrameEnd    = "\x1b[K\x1b[J"
+	ClearScreen = "\x1b[H\x1b[2J"
+	lineEnd     = "\x1b[K\r\n"   // clears the line behind the text
+	FrameEnd    = "\x1b[K\x1b[J" // clears the line behind the text, and all lines below it
 )
 
 // Screen is a terminal in full-screen mode. Close restores it.
 type Screen struct {
-	out    *os.File
-	in     *os.File // nil: no keys are read
-	before *term.State
+	out   *os.File
+	in    *os.File    // nil if no keys are read
+	saved *term.State // state of the terminal before OpenScreen
 }
 
 // OpenScreen puts a terminal into full-screen mode. Keys are read if in is a terminal, too.
@@ -31,7 +32,7 @@ func OpenScreen(in io.Reader, out *os.File) (*Screen, error) {
 	if IsTerminal(in) {
 		s.in = in.(*os.File)
 		var err error
-		if s.before, err = term.MakeRaw(int(s.in.Fd())); err != nil {
+		if s.saved, err = term.MakeRaw(int(s.in.Fd())); err != nil {
 			return nil, fmt.Errorf("terminal: %w", err)
 		}
 	}
@@ -45,8 +46,8 @@ func OpenScreen(in io.Reader, out *os.File) (*Screen, error) {
 // Close restores the terminal.
 func (s *Screen) Close() {
 	_, _ = io.WriteString(s.out, LeaveScreen)
-	if s.before != nil {
-		_ = term.Restore(int(s.in.Fd()), s.before)
+	if s.saved != nil {
+		_ = term.Restore(int(s.in.Fd()), s.saved)
 	}
 }
 
@@ -70,8 +71,8 @@ func (s *Screen) Draw(lines []string) error {
 	return err
 }
 
-// Keys returns the typed keys. The channel is closed when no more can come. A read from a terminal cannot be
-// interrupted: after ctx has ended, the goroutine lives until the next key or the end of the terminal.
+// Keys returns the typed keys. The channel is closed when no more keys can come. A read from a terminal cannot be
+// interrupted, so after ctx has ended the goroutine lives until the next key or the end of the terminal.
 func (s *Screen) Keys(ctx context.Context) <-chan Key {
 	if s.in == nil {
 		return nil
@@ -106,9 +107,17 @@ var sequences = map[string]Key{
 	"\x1b[H": "home", "\x1b[1~": "home", "\x1bOH": "home", "\x1b[F": "end", "\x1b[4~": "end", "\x1bOF": "end",
 }
 
+// Bytes that a terminal in raw mode sends for keys that would otherwise be signals or the end of input.
+const (
+	ctrlC         = 3
+	ctrlD         = 4
+	ctrlBackslash = 28
+)
+
 // letters maps the keys of one byte.
 var letters = map[byte]Key{
-	'q': "quit", 'Q': "quit", 3: "quit", 4: "quit", 28: "quit", 's': "sort", 'p': "pause", 'j': "down", 'k': "up",
+	'q': "quit", 'Q': "quit", ctrlC: "quit", ctrlD: "quit", ctrlBackslash: "quit",
+	's': "sort", 'p': "pause", 'j': "down", 'k': "up",
 	' ': "page down", 'f': "page down",
 	'b': "page up", 'g': "home", 'G': "end", '+': "slower", '=': "slower", '-': "faster", '_': "faster",
 }
@@ -118,7 +127,7 @@ func ParseKeys(typed []byte) (keys []Key) {
 	for len(typed) > 0 {
 		n := 1
 		if typed[0] == '\x1b' && len(typed) > 2 && (typed[1] == '[' || typed[1] == 'O') {
-			for n = 3; n < len(typed) && typed[n-1] < '@'; n++ { // up to the final byte
+			for n = 3; n < len(typed) && typed[n-1] < '@'; n++ { // the first byte from '@' on ends the sequence
 			}
 			if k, ok := sequences[string(typed[:n])]; ok {
 				keys = append(keys, k)

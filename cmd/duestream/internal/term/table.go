@@ -6,14 +6,16 @@ import (
 	"regexp"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/duestream/duestream/cmd/duestream/internal/human"
 )
 
 // Table prints rows in columns. The first row is the header.
-func (p Paint) Table(w io.Writer, rows [][]string) { p.TableUnder(w, 1, rows) }
+func (p Paint) Table(w io.Writer, rows [][]string) { p.TableWithHeaders(w, 1, rows) }
 
-// TableUnder is Table with several header rows. A row that begins with a space belongs to the last header, any other
-// row to the first.
-func (p Paint) TableUnder(w io.Writer, headers int, rows [][]string) {
+// TableWithHeaders is Table with several header rows. A row that begins with a space belongs to the last header, any
+// other row to the first.
+func (p Paint) TableWithHeaders(w io.Writer, headers int, rows [][]string) {
 	if len(rows) == 0 {
 		return
 	}
@@ -21,15 +23,15 @@ func (p Paint) TableUnder(w io.Writer, headers int, rows [][]string) {
 	for r, row := range rows {
 		var line strings.Builder
 		for i, cell := range row {
-			s := Strong
+			style := Strong
 			if r >= headers {
 				header := rows[0]
 				if strings.HasPrefix(row[0], " ") {
 					header = rows[headers-1]
 				}
-				s = cellStyle(header[i], cell)
+				style = cellStyle(header[i], cell)
 			}
-			line.WriteString(p.Text(s, cell))
+			line.WriteString(p.Text(style, cell))
 			if i < len(row)-1 {
 				line.WriteString(strings.Repeat(" ", widths[i]+2-utf8.RuneCountInString(cell)))
 			}
@@ -56,13 +58,14 @@ func TableWidth(rows [][]string) (width int) {
 	return width - 2
 }
 
-var someNumber = regexp.MustCompile(`^~?[0-9,]*[1-9][0-9,]*$`)
+// nonZero matches a count that is not 0, or an estimate of such a count.
+var nonZero = regexp.MustCompile(`^~?[0-9,]*[1-9][0-9,]*$`)
 
 // cellStyle returns the style of a cell. In all tables, counts of dead letters are Bad, and counts of overdue
 // messages Alert.
 func cellStyle(column, cell string) Style {
 	switch {
-	case !someNumber.MatchString(cell):
+	case !nonZero.MatchString(cell):
 		return Plain
 	case column == "DEAD":
 		return Bad
@@ -74,3 +77,11 @@ func cellStyle(column, cell string) Style {
 
 // Table prints rows in columns, without colours. Cells must not hold tabs.
 func Table(w io.Writer, rows [][]string) { Paint(false).Table(w, rows) }
+
+// FirstRows prints the header and the first rows of total, and how many more rows there are.
+func FirstRows(w io.Writer, rows [][]string, total int) {
+	Table(w, rows)
+	if more := total - (len(rows) - 1); more > 0 {
+		fmt.Fprintf(w, "and %s more\n", human.Thousands(more))
+	}
+}

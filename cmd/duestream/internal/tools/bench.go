@@ -34,22 +34,22 @@ type benchOptions struct {
 // benchScenario is an argument of bench: it runs one or more scenarios of package bench.
 type benchScenario struct {
 	name, about string
-	messages    int // default of --messages: about ten seconds on a small machine
+	messages    int // default of --messages, with which the scenario takes about ten seconds on a small machine
 	run         func(ctx context.Context, o benchOptions, cfg bench.Config, dial benchDial) ([]bench.Result, error)
 }
 
 type benchDial = func(context.Context, ...func(*rueidis.ClientOption)) (*bridge.Redis, error)
 
 var benchScenarios = []benchScenario{
-	{"enqueue", "taking messages: one caller, many callers, batches", 50_000,
+	{"enqueue", "scheduling messages: one caller, many callers, batches", 50_000,
 		func(ctx context.Context, o benchOptions, cfg bench.Config, _ benchDial) ([]bench.Result, error) {
 			return one(bench.Enqueue(ctx, bench.EnqueueConfig{Config: cfg, Callers: o.callers, Calls: min(2000, cfg.Messages)}))
 		}},
-	{"deliver", "what is due, up to its acknowledgement", 50_000,
+	{"deliver", "due messages, up to their acknowledgement", 50_000,
 		func(ctx context.Context, _ benchOptions, cfg bench.Config, _ benchDial) ([]bench.Result, error) {
 			return one(bench.Deliver(ctx, bench.DeliverConfig{Config: cfg}))
 		}},
-	{"trip", "what a message costs the server up to its acknowledgement, at several rates", 0,
+	{"trip", "cost of a message for the server up to its acknowledgement, at several rates", 0,
 		func(ctx context.Context, o benchOptions, cfg bench.Config, _ benchDial) ([]bench.Result, error) {
 			trip := bench.TripConfig{Config: cfg, Rates: o.rates}
 			trip.Rounds = 1
@@ -69,13 +69,13 @@ var benchScenarios = []benchScenario{
 			burst, err := bench.Burst(ctx, bench.BurstConfig{Config: cfg})
 			return []bench.Result{steady, burst}, err
 		}},
-	{"idle", "what bridges send, and cost, when nothing happens", 1,
+	{"idle", "requests and cost of bridges when nothing happens", 1,
 		func(ctx context.Context, o benchOptions, cfg bench.Config, dial benchDial) ([]bench.Result, error) {
 			cfg.Messages, cfg.Rounds = 1, 1
 			return one(bench.Idle(ctx, bench.IdleConfig{Config: cfg, Queues: o.queues, Bridges: o.bridges,
 				Duration: o.duration, Dial: dial}))
 		}},
-	{"memory", "bytes of a message in each state, and what is left of it", 50_000,
+	{"memory", "bytes of a message in each state, and after its end", 50_000,
 		func(ctx context.Context, _ benchOptions, cfg bench.Config, _ benchDial) ([]bench.Result, error) {
 			cfg.Rounds = 1
 			return one(bench.Memory(ctx, bench.MemoryConfig{Config: cfg}))
@@ -104,18 +104,19 @@ func Bench(a *cli.App) *cobra.Command {
 	}
 	cmd := &cobra.Command{
 		Use:   "bench [<scenario>...]",
-		Short: "Measure duestream on this server, beside what the bare commands do",
-		Long: `Measures what this server, this network and this machine make of duestream; without
-arguments all of it, in about two minutes:
+		Short: "Measure duestream on this server, beside plain commands",
+		Long: `Measures duestream on this server, network and machine. Without arguments it runs all
+scenarios, in about two minutes:
 
 ` + about.String() + `
-Beside a figure stands its floor: what plain Redis commands do for the same, or our
-scripts called by hand, on the same server in the same run. Floor and figure take turns; the median of
-the rounds is shown, and the ratio is the median of those of the rounds.
+A figure is shown beside its floor: the same work by plain Redis commands, or by calls of
+duestream's scripts alone, on the same server in the same run. Floor and figure take
+turns. The command prints the median of the rounds of each, and of their ratio.
 
-Works under the prefix ` + benchPrefix + ` unless --prefix says otherwise (DUESTREAM_PREFIX
-does not count), refuses one that holds keys, and removes what it made, also when it is
-interrupted. It loads the server as much as it can: not one that others need now.`,
+The command works under the prefix ` + benchPrefix + `, or the prefix of --prefix.
+DUESTREAM_PREFIX does not count. It refuses a prefix that holds keys, and removes its
+keys at the end, also after an interrupt. It loads the server as much as it can: do not
+use a server that others need.`,
 		Example: `  duestream bench
   duestream bench enqueue deliver --backlog 1000000
   duestream bench lateness --rate 20000 --duration 15s --json`,
@@ -123,23 +124,25 @@ interrupted. It loads the server as much as it can: not one that others need now
 	}
 	o.changed = cmd.Flags().Changed
 	f := cmd.Flags()
-	f.IntVar(&o.messages, "messages", 0, "messages of a round; default by scenario: 50,000, or 10,000 for bursts and retries")
+	f.IntVar(&o.messages, "messages", 0,
+		"messages of a round; default by scenario: 50,000, or 10,000 for lateness (all at once) and retry")
 	f.IntVar(&o.payload, "payload", 256, "size of each message in bytes")
-	f.IntSliceVar(&o.callers, "callers", []int{64, 256}, "how many schedule at the same time (enqueue)")
+	f.IntSliceVar(&o.callers, "callers", []int{64, 256}, "callers that schedule at the same time (enqueue)")
 	f.IntVar(&o.rate, "rate", 10_000, "messages due a second (lateness)")
 	f.IntSliceVar(&o.rates, "rates", []int{1, 10, 100, 1000, 10_000}, "messages a second (trip)")
 	flags.DurationVar(f, &o.duration, "duration", 5*time.Second,
-		"length of the measurement (lateness, idle; trip: of each rate, default 3s)")
-	f.IntVar(&o.backlog, "backlog", 0, "messages that stay scheduled meanwhile")
-	f.IntVar(&o.rounds, "rounds", 3, "how often floor and figure take turns")
+		"length of the measurement (lateness, idle), or of each rate (trip: default 3s)")
+	f.IntVar(&o.backlog, "backlog", 0, "messages that stay scheduled during the measurement")
+	f.IntVar(&o.rounds, "rounds", 3, "how many times floor and figure take turns")
 	f.IntVar(&o.queues, "queues", 1000, "queues (idle)")
 	f.IntVar(&o.bridges, "bridges", 4, "bridges (idle)")
-	f.BoolVar(&o.force, "force", false, "measure also under a prefix that holds keys; they are left alone, bridges that serve it take part")
+	f.BoolVar(&o.force, "force", false,
+		"also measure under a prefix that holds keys; the keys stay, and bridges of that prefix take part")
 	a.JSONFlag(cmd)
 	return a.WithRun(cmd, o.check, func(ctx context.Context, names []string) error { return runBench(ctx, a, o, names) })
 }
 
-// check refuses values outside their limits and unknown scenarios. One error names all of them.
+// check refuses values outside their limits and unknown scenarios. The error names all of them.
 func (o *benchOptions) check(names []string) error {
 	var errs []error
 	for _, name := range names {
@@ -171,11 +174,11 @@ func runBench(ctx context.Context, a *cli.App, o benchOptions, names []string) (
 	}
 	progress := term.NewProgress(a.Err, "")
 	defer progress.Clear()
-	claim, err := bench.Take(ctx, r, a.Prefix, o.force, func(keys, of int) {
-		progress.Step("looking for keys of the prefix", keys, of)
+	claim, err := bench.Take(ctx, r, a.Prefix, o.force, func(keys, total int) {
+		progress.Step("looking for keys of the prefix", keys, total)
 	})
 	if errors.Is(err, bench.ErrOccupied) {
-		return fmt.Errorf("%w: choose another --prefix, or measure beside them with --force", err)
+		return fmt.Errorf("%w: choose another --prefix, or measure beside these keys with --force", err)
 	}
 	if err != nil {
 		return err
@@ -191,17 +194,18 @@ func runBench(ctx context.Context, a *cli.App, o benchOptions, names []string) (
 		cfg := bench.Config{
 			Redis: r, Prefix: a.Prefix, Queue: s.name + "-" + run, Messages: s.messages, Payload: o.payload,
 			Backlog: o.backlog, Rounds: o.rounds,
-			Progress: func(step string, done, of int) { progress.Step(s.name+": "+step, done, of) },
+			Progress: func(step string, done, total int) { progress.Step(s.name+": "+step, done, total) },
 		}
 		if o.changed("messages") {
 			cfg.Messages = o.messages
 		}
 		if o.payload == 0 {
-			cfg.Payload = -1 // no payload: the scenario takes 0 for its default
+			cfg.Payload = -1 // an empty payload; 0 would mean the default of the scenario
 		}
-		results, err := s.run(ctx, o, cfg, func(ctx context.Context, with ...func(*rueidis.ClientOption)) (*bridge.Redis, error) {
-			return bridge.Dial(ctx, a.RedisURL, append(with, a.Passwords, cli.FailFast)...)
-		})
+		dial := func(ctx context.Context, options ...func(*rueidis.ClientOption)) (*bridge.Redis, error) {
+			return bridge.Dial(ctx, a.RedisURL, append(options, a.Passwords, cli.FailFast)...)
+		}
+		results, err := s.run(ctx, o, cfg, dial)
 		progress.Clear()
 		if err != nil {
 			return err

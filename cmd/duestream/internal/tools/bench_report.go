@@ -142,8 +142,8 @@ func printResults(w io.Writer, results []bench.Result) {
 	}
 }
 
-// significant formats a number with three significant digits, but with at most three decimals. Digits before the point
-// are never rounded.
+// significant formats a number below 1,000 with three significant digits, but with at most three decimals. It rounds a
+// larger number to a whole one, and separates its thousands.
 func significant(x float64) string {
 	if math.Abs(x) >= 1000 {
 		return human.Thousands(int64(math.Round(x)))

@@ -13,12 +13,15 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// small are flags for a scenario that takes no time. Its figures mean nothing.
+// small are flags for scenarios that take little time. Their figures mean nothing.
 var small = []string{"--messages", "1000", "--rounds", "2", "--callers", "4,8", "--rate", "500", "--rates", "5,200",
 	"--duration", "400ms", "--queues", "5", "--bridges", "2"}
 
+// smallBench returns the arguments of bench with small sizes.
 func smallBench(args ...string) []string { return append(append([]string{"bench"}, args...), small...) }
 
+// bench prints the server, its settings, and a table of figures with their floors, for the scenarios asked for, and
+// leaves no keys.
 func TestBenchPrintsFiguresBesideTheirFloorsAndLeavesNothing(t *testing.T) {
 	t.Parallel()
 	c := clitest.NewOn(t, redistest.Own(t))
@@ -41,6 +44,8 @@ func TestBenchPrintsFiguresBesideTheirFloorsAndLeavesNothing(t *testing.T) {
 	holdsNothing(c)
 }
 
+// With --json, each figure has a unit, and a ratio if it has a floor. Scenarios come in a fixed order, not in that of
+// the arguments.
 func TestBenchJSON(t *testing.T) {
 	t.Parallel()
 	c := clitest.NewOn(t, redistest.Own(t, "--appendonly", "yes", "--appendfsync", "everysec"))
@@ -91,6 +96,7 @@ func TestBenchJSON(t *testing.T) {
 	holdsNothing(c)
 }
 
+// bench refuses a prefix with keys. With --force it runs beside them, removes its own keys, and leaves theirs.
 func TestBenchRefusesAPrefixThatHoldsKeys(t *testing.T) {
 	t.Parallel()
 	c := clitest.NewOn(t, redistest.Own(t))
@@ -98,6 +104,7 @@ func TestBenchRefusesAPrefixThatHoldsKeys(t *testing.T) {
 	c.Fails(exit.Failure, []string{c.Prefix, "holds keys already", "--force"}, smallBench("deliver")...)
 	c.OK(smallBench("deliver", "--force")...)
 	client := c.Redis()
+	// The queue of the other program, and the keys that all queues share, stay.
 	left, err := client.Do(t.Context(), client.B().Keys().Pattern("*").Build()).AsStrSlice()
 	for _, key := range left {
 		if !strings.Contains(key, "{theirs}") && key != c.Prefix+":queues" && key != c.Prefix+":wake" {
@@ -110,6 +117,7 @@ func TestBenchRefusesAPrefixThatHoldsKeys(t *testing.T) {
 	}
 }
 
+// A scenario that is interrupted while it has keys ends soon, and removes them.
 func TestBenchCleansUpWhenItIsInterrupted(t *testing.T) {
 	t.Parallel()
 	for _, scenario := range tools.BenchNames() {
@@ -118,7 +126,7 @@ func TestBenchCleansUpWhenItIsInterrupted(t *testing.T) {
 		r := c.Start("bench", scenario, "--messages", "100000", "--backlog", "20000", "--queues", "20000")
 		redistest.Eventually(t, clitest.Patience, func() (bool, string) {
 			n, _ := client.Do(t.Context(), client.B().Dbsize().Build()).AsInt64()
-			return n > 3, fmt.Sprint(scenario, ": keys: ", n)
+			return n > 3, fmt.Sprint(scenario, ": keys: ", n) // more than the shared keys: the scenario is at work
 		})
 		stopped := time.Now()
 		r.Stop()
@@ -132,6 +140,8 @@ func TestBenchCleansUpWhenItIsInterrupted(t *testing.T) {
 	}
 }
 
+// A value outside its limits is an error that names it. There is no server, so the error comes before the command
+// connects.
 func TestBenchWrongInputIsNamed(t *testing.T) {
 	t.Parallel()
 	c := &clitest.CLI{T: t, URL: clitest.Unreachable}
@@ -157,6 +167,7 @@ func TestBenchWrongInputIsNamed(t *testing.T) {
 	c.Fails(exit.Unavailable, []string{"hint: is Redis running"}, "bench")
 }
 
+// bench refuses the servers that serve refuses: one that may evict keys, and a replica.
 func TestBenchRefusesAServerThatABridgeRefuses(t *testing.T) {
 	t.Parallel()
 	c := clitest.NewOn(t, redistest.Own(t, "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"))

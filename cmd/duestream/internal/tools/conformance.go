@@ -32,24 +32,26 @@ func Conformance(a *cli.App) *cobra.Command {
 	var o conformanceOptions
 	cmd := &cobra.Command{
 		Use:   "conformance (--worker | --producer) [flags] -- <command> [arguments]",
-		Short: "Find out whether a producer or worker of yours keeps to the protocol",
-		Long: `Runs a producer or a worker of any make through the cases of the protocol, and prints
-which level it reaches (minimal, good, complete: docs/reference/protocol.md, section 15), or which
-rule it breaks, where that is written, and what was seen.
+		Short: "Test whether a producer or worker keeps to the protocol",
+		Long: `Tests a producer or a worker in any language with the cases of the protocol. It prints
+the level that the program reaches (minimal, good, complete: docs/reference/protocol.md,
+section 15), or the rule that it breaks, where the rule is written, and what the program
+did.
 
-What the command has to do, on standard input and output, is written in
-docs/reference/conformance.md; it is told the server, the prefix and the queue by its environment.
+docs/reference/conformance.md describes what the command has to do on standard input and
+output. The environment of the command names the server, the prefix and the queue.
 
-The kit starts a redis-server or valkey-server of its own, and for those cases that
-disturb others (a restart, a full memory) further ones. With --redis it uses that server,
-under a prefix of its own that it empties at the end; such cases are not tried then, and
-the certificate says so. DUESTREAM_REDIS_URL and DUESTREAM_PREFIX do not count.
+The kit starts a redis-server or valkey-server of its own. Cases that disturb others (a
+restart, a full memory) get further servers. With --redis the kit uses that server, under
+a prefix of its own that it empties at the end. In this case it leaves out the cases that
+disturb others, and the certificate says so. DUESTREAM_REDIS_URL and DUESTREAM_PREFIX do
+not count.
 
-With --level complete its own servers have the functions library (duestream functions
-load), so that programs which use it where it is loaded do; with --redis that is yours
-to decide.
+With --level complete the kit loads the functions library (duestream functions load)
+into its own servers, for programs that use the library. With --redis you decide whether
+to load it.
 
-The exit code is 0 when the level is reached, 1 when it is not.`,
+The exit code is 0 if the level is reached, and 1 if it is not.`,
 		Example: `  duestream conformance --worker -- python3 worker.py
   duestream conformance --worker --level complete --json -- ./my-worker
   duestream conformance --producer --level complete -- python3 producer.py
@@ -77,13 +79,15 @@ The exit code is 0 when the level is reached, 1 when it is not.`,
 	f := cmd.Flags()
 	f.BoolVar(&o.worker, "worker", false, "the command is a worker")
 	f.BoolVar(&o.producer, "producer", false, "the command is a producer")
-	f.StringVar(&o.level, "level", "good", "level to reach: minimal, good or complete; of a producer good or complete")
+	f.StringVar(&o.level, "level", "good", "level to reach: minimal, good or complete; for a producer good or complete")
 	f.StringVar(&o.ServerProgram, "server", "", "redis-server or valkey-server to start; default: the one on the PATH")
-	f.StringVar(&o.pattern, "case", "", "only cases of this name, like 'partitions*'; there is no certificate then")
+	f.StringVar(&o.pattern, "case", "", "only cases of this name, like 'partitions*'; prints no certificate")
 	f.BoolVar(&o.list, "list", false, "list the cases with their rules, and run none")
 	f.BoolVarP(&o.verbose, "verbose", "v", false, "show what the command writes to standard error")
-	flags.DurationVar(f, &o.Visibility, "visibility", conformance.DefaultVisibility, "visibility timeout of the queues: longer for a slow machine")
-	flags.DurationVar(f, &o.Patience, "patience", conformance.DefaultPatience, "how long one thing that must happen may take, beside visibility timeouts")
+	flags.DurationVar(f, &o.Visibility, "visibility", conformance.DefaultVisibility,
+		"visibility timeout of the queues: longer for a slow machine")
+	flags.DurationVar(f, &o.Patience, "patience", conformance.DefaultPatience,
+		"longest wait for an expected event, besides visibility timeouts")
 	f.IntVar(&o.Parallel, "parallel", conformance.DefaultParallel, "cases to run at a time")
 	cli.OfferValues(cmd, "level", "minimal", "good", "complete")
 	a.JSONFlag(cmd)
@@ -110,8 +114,8 @@ func (o *conformanceOptions) complete() (err error) {
 		}
 	}
 	if o.producer && o.Level < conformance.Good {
-		errs = append(errs, usage.Errorf("level %q: a producer is good or complete; minimal is one ZADD, which there is "+
-			"nothing to try about", o.level))
+		errs = append(errs, usage.Errorf("level %q: must be good or complete for a producer; the level minimal is one "+
+			"ZADD, which needs no test", o.level))
 	}
 	if o.Visibility < conformance.MinVisibility || o.Visibility > conformance.MaxVisibility {
 		errs = append(errs, usage.Errorf("visibility %s: must be between %s and %s", o.Visibility, conformance.MinVisibility,
@@ -129,7 +133,7 @@ func (o *conformanceOptions) complete() (err error) {
 	return errors.Join(append(errs, admin.CheckPrefix(o.Prefix+"-0123456789abc"))...)
 }
 
-// findPrograms looks up the command and the server program, and refuses those that do not exist.
+// findPrograms looks up the command and the server program, and refuses a program that does not exist.
 func findPrograms(cfg *conformance.Config) error {
 	var errs []error
 	if _, err := exec.LookPath(cfg.Command[0]); err != nil {
@@ -166,13 +170,13 @@ func runConformance(ctx context.Context, a *cli.App, o conformanceOptions) error
 	}
 	cfg.Step = func(done, all int) { progress.Of(int64(done), int64(all)) }
 	if !a.JSON {
-		shown := "" // the same program fails to start with the same text in each case
+		lastStderr := "" // a program that cannot start writes the same text in each case
 		cfg.Done = func(r conformance.Result) {
 			progress.Clear()
-			if r.Stderr != "" && r.Stderr == shown {
+			if r.Stderr != "" && r.Stderr == lastStderr {
 				r.Stderr = "the same as before"
 			} else if r.Stderr != "" {
-				shown = r.Stderr
+				lastStderr = r.Stderr
 			}
 			printResult(a.Out, r)
 		}
@@ -206,9 +210,9 @@ func printResult(w io.Writer, r conformance.Result) {
 	state := map[conformance.State]string{conformance.Passed: "passed", conformance.Failed: "FAILED",
 		conformance.NotTried: "not tried"}[r.State]
 	fmt.Fprintf(w, "%-9s  %-22s %-8s %6.1fs\n", state, r.Name, r.Level, float64(r.Millis)/1000)
-	indent := func(what, text string) {
+	indent := func(label, text string) {
 		if text != "" {
-			fmt.Fprintf(w, "           %-7s %s\n", what, strings.ReplaceAll(text, "\n", "\n                   "))
+			fmt.Fprintf(w, "           %-7s %s\n", label, strings.ReplaceAll(text, "\n", "\n                   "))
 		}
 	}
 	switch r.State {

@@ -28,6 +28,7 @@ func conform(t *testing.T, args ...string) clitest.Result {
 	return clitest.Result{Code: code, Out: out.String(), Err: errOut.String()}
 }
 
+// Bad arguments give exit.Invalid before the command connects or starts a server.
 func TestConformanceRefusesBeforeRedisIsTouched(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -41,7 +42,7 @@ func TestConformanceRefusesBeforeRedisIsTouched(t *testing.T) {
 		{[]string{"--worker", "x", "--", "true"}, `unexpected "x"`},
 		{[]string{"--worker", "--list", "--", "true"}, "--list takes no command"},
 		{[]string{"--worker", "--level", "best", "--", "true"}, "must be one of minimal, good, complete"},
-		{[]string{"--producer", "--level", "minimal", "--", "true"}, "a producer is good or complete"},
+		{[]string{"--producer", "--level", "minimal", "--", "true"}, "must be good or complete for a producer"},
 		{[]string{"--worker", "--case", "nothing", "--", "true"}, "there is none of that name"},
 		{[]string{"--worker", "--case", "[", "--", "true"}, "syntax error in pattern"},
 		{[]string{"--worker", "--visibility", "1ms", "--", "true"}, "must be between 500ms and 1m0s"},
@@ -75,6 +76,7 @@ func TestConformanceWithoutAServerNamesTheFlagsThatGiveOne(t *testing.T) {
 	}
 }
 
+// --list shows the cases of a kind and level, with their rule and section, and runs none.
 func TestConformanceListsCases(t *testing.T) {
 	t.Parallel()
 	r := conform(t, "--worker", "--list", "--json", "--level", "minimal")
@@ -101,17 +103,18 @@ func TestConformanceListsCases(t *testing.T) {
 // one exits at once.
 func TestConformanceTellsWhatItSaw(t *testing.T) {
 	t.Parallel()
+	// parrot answers each line with ok, and does nothing else.
 	parrot := []string{"--", "sh", "-c",
 		`while read -r line; do id=${line#*'"id":"'}; printf '{"id":"%s","ok":true}\n' "${id%%'"'*}"; done`}
-	answers := []string{"--server", redistest.Program(t), "--producer", "--case", "answers"}
-	r := conform(t, append(answers, parrot...)...)
-	if r.Code != exit.Failure || !strings.Contains(r.Out, "no command that was sent schedules it") ||
+	replace := []string{"--server", redistest.Program(t), "--producer", "--case", "replace"}
+	r := conform(t, append(replace, parrot...)...)
+	if r.Code != exit.Failure || !strings.Contains(r.Out, "was answered with ok, is due later, and is not scheduled") ||
 		!strings.Contains(r.Out, "0 passed, 1 failed, 0 not tried") {
 		t.Errorf("exit code %d\n%s%s", r.Code, r.Out, r.Err)
 	}
 	program := filepath.Join("..", "..", "..", "..", "examples", "shell", "conformance.sh")
 	good := []string{"--", "bash", program, "producer"}
-	r = conform(t, append(answers[:len(answers):len(answers)], good...)...)
+	r = conform(t, append(replace[:len(replace):len(replace)], good...)...)
 	if r.Code != exit.OK || !strings.Contains(r.Out, "passed") ||
 		!strings.Contains(r.Out, "1 passed, 0 failed, 0 not tried") ||
 		strings.Contains(r.Out, "certificate") {

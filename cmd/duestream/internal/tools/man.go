@@ -68,8 +68,8 @@ func writeManual(dir string, pages []manualPage) error {
 	return nil
 }
 
-// manual returns the pages of all commands, that of the program first. The texts of the commands are Markdown
-// afterwards, as the generator wants them, and not for people any more.
+// manual returns the pages of all commands, the page of the program first. It turns the texts of the commands into
+// Markdown, which the generator of the pages wants, so the commands cannot print help for people any more.
 func manual(root *cobra.Command) (pages []manualPage, err error) {
 	root.DisableAutoGenTag = true
 	commands := AllCommands(root)
@@ -104,8 +104,8 @@ func AllCommands(cmd *cobra.Command) []*cobra.Command {
 // ManualName returns the name of the page of a command: duestream-queue-set.
 func ManualName(cmd *cobra.Command) string { return strings.ReplaceAll(cmd.CommandPath(), " ", "-") }
 
-// toMarkdown makes Markdown of the texts of a command and its flags. done holds the flags that are Markdown already:
-// commands share some.
+// toMarkdown makes Markdown of the texts of a command and its flags. done holds the flags that are Markdown already,
+// because commands share some flags.
 func toMarkdown(cmd *cobra.Command, done map[*pflag.Flag]bool) {
 	name, arguments, _ := strings.Cut(cmd.Use, " ")
 	cmd.Use = strings.TrimSpace(name + " " + escapeMarkdown(arguments))
@@ -128,7 +128,7 @@ func toMarkdown(cmd *cobra.Command, done map[*pflag.Flag]bool) {
 var escapeMarkdown = strings.NewReplacer(`\`, `\\`, "`", "\\`", `*`, `\*`, `_`, `\_`, `<`, `\<`, `>`, `\>`, `[`, `\[`,
 	`]`, `\]`, `{`, `\{`, `}`, `\}`, `#`, `\#`, `|`, `\|`, `~`, `\~`, `&`, `\&`).Replace
 
-// markdown returns paragraphs as they are, but for special characters, and lines that are indented as blocks of code.
+// markdown escapes special characters in paragraphs, and makes blocks of code of indented lines.
 func markdown(text string) string {
 	var b strings.Builder
 	code := false
@@ -149,7 +149,7 @@ func markdown(text string) string {
 	return b.String()
 }
 
-// inASCII replaces the other characters by their escapes: groff reads UTF-8 only with an option.
+// inASCII replaces characters outside ASCII by escapes, because groff reads UTF-8 only with an option.
 func inASCII(page string) []byte {
 	var b bytes.Buffer
 	for _, r := range page {
@@ -169,8 +169,8 @@ func environmentSection() string {
 	settings.Each(func(name, kind, value, meaning string) {
 		fmt.Fprintf(&b, "**%s** (%s, default %s)\n\n: %s\n\n", name, kind, escapeMarkdown(value), escapeMarkdown(meaning))
 	})
-	b.WriteString("**NO_COLOR**\n\n: when it is set to anything, no colours are used unless --color always is given\n\n")
-	b.WriteString("**TERM**\n\n: when it is dumb, no colours are used, and top prints a single frame\n\n")
+	b.WriteString("**NO_COLOR**\n\n: if it is set to any value, no colours are used unless --color always is given\n\n")
+	b.WriteString("**TERM**\n\n: if TERM is dumb, no colours are used, and top prints a single frame\n\n")
 	return b.String()
 }
 

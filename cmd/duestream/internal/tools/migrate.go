@@ -10,7 +10,7 @@ import (
 
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
-	"github.com/duestream/duestream/bridge/gateway/lmstfy/migrate"
+	"github.com/duestream/duestream/bridge/lmstfy/migrate"
 	"github.com/duestream/duestream/cmd/duestream/internal/cli"
 	"github.com/duestream/duestream/cmd/duestream/internal/exit"
 	"github.com/duestream/duestream/cmd/duestream/internal/flags"
@@ -25,8 +25,8 @@ import (
 // Migrate returns the command migrate.
 func Migrate(a *cli.App) *cobra.Command {
 	return cli.Group(&cobra.Command{
-		Use: "migrate", Short: "Move here what another program keeps in Redis",
-		Long:    "Moves what another program keeps in its Redis into queues of duestream.",
+		Use: "migrate", Short: "Move the jobs of another program into queues",
+		Long:    "Moves the jobs that another program keeps in its Redis into queues of duestream.",
 		Example: "  duestream migrate lmstfy --from redis://old:6379 --dry-run",
 	}, migrateLmstfy(a))
 }
@@ -45,28 +45,32 @@ func migrateLmstfy(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "lmstfy",
 		Short: "Move the jobs of an lmstfy server",
-		Long: `Moves the jobs that an lmstfy server (1.0.15) keeps in its Redis: ready and delayed ones,
-those in flight, which come when their ttr is over, with the tries that are left, and dead
-letters. Each keeps its ID, its bytes, its attributes and its ttl; queue Q of namespace NS
-becomes the queue NS:Q, which duestream gateway serves under lmstfy's paths.
+		Long: `Moves the jobs that an lmstfy server (1.0.15) keeps in its Redis: ready jobs, delayed
+jobs, jobs in flight, and dead letters. A job in flight is delivered when its ttr is
+over, with its remaining tries. Each job keeps its ID, its bytes, its attributes and its
+ttl. Queue Q of namespace NS becomes the queue NS:Q, which duestream gateway serves under
+lmstfy's paths.
 
-The lmstfy may go on meanwhile: passes are made until one finds nothing new. Move its
-producers and consumers to the gateway first; while they publish to lmstfy, this goes on,
-and what lmstfy still delivers may be delivered by duestream as well.
+lmstfy may keep running: the command makes passes until a pass finds nothing new. Move
+the producers and consumers of lmstfy to the gateway first. While producers publish to
+lmstfy, the command does not end. A job that lmstfy still delivers may be delivered by
+duestream as well.
 
-A job is moved once: run it again at any time within a week (--dedup). Nothing is deleted
-from lmstfy without --remove, which deletes jobs that are moved, now or before: run it
-without first, look, and then with it.`,
+A job is moved once, so you may run the command again within a week (--dedup). Only
+--remove deletes jobs from lmstfy: the jobs that this run or an earlier run has moved.
+Run the command without --remove first, check the result, and then run it with --remove.`,
 		Example: `  duestream migrate lmstfy --from redis://old:6379 --dry-run
   duestream migrate lmstfy --from redis://old:6379/2 --namespace shop
   duestream migrate lmstfy --from redis://old:6379/2 --namespace shop --remove`,
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.from, "from", "", "URL of lmstfy's Redis, as --redis; default $DUESTREAM_LMSTFY_REDIS_URL, which process lists do not show")
+	f.StringVar(&o.from, "from", "",
+		"URL of lmstfy's Redis, in the form of --redis; default $DUESTREAM_LMSTFY_REDIS_URL "+
+			"(use it for a URL with a password, because process lists show flags)")
 	f.StringArrayVar(&o.namespaces, "namespace", nil, "only this namespace; may be given again")
 	f.StringArrayVar(&o.queues, "lmstfy-queue", nil, "only the queue of this name in lmstfy; may be given again")
-	flags.DelayVar(f, &o.dedup, "dedup", "remember each job for so long, so that it is not moved again")
-	f.BoolVar(&o.remove, "remove", false, "delete each job from lmstfy once it is in duestream")
+	flags.DelayVar(f, &o.dedup, "dedup", "remember each job for this time, so that it is not moved again")
+	f.BoolVar(&o.remove, "remove", false, "delete each job from lmstfy after it has been moved")
 	f.BoolVar(&o.dryRun, "dry-run", false, "only read lmstfy's Redis, and count")
 	cmd.MarkFlagsMutuallyExclusive("remove", "dry-run")
 	a.JSONFlag(cmd)
@@ -125,7 +129,7 @@ func moveJobs(ctx context.Context, a *cli.App, cfg migrate.Config) error {
 			a.Note("(jobs that are refused from here on are only counted)")
 		}
 	}
-	queues, failed := migrate.Move(ctx, cfg)
+	queues, moveErr := migrate.Move(ctx, cfg)
 	progress.Clear()
 	t := migrateTally{Queues: queues, DryRun: cfg.To == nil}
 	if t.Queues == nil {
@@ -138,12 +142,13 @@ func moveJobs(ctx context.Context, a *cli.App, cfg migrate.Config) error {
 		return err
 	}
 	switch {
-	case failed != nil:
-		a.Note("stopped: run it again, and it goes on (what was moved is not moved twice)")
-		return failed
+	case moveErr != nil:
+		a.Note("stopped: run the command again to continue (no job is moved twice)")
+		return moveErr
 	case t.Refused > 0:
-		kind := exit.Refused(t.Moved+t.Known > 0)
-		return fmt.Errorf("%w: %s refused, see above; they stay in lmstfy", kind, human.Counted(int(t.Refused), "job"))
+		anyDone := t.Moved+t.Known > 0
+		return fmt.Errorf("%w: %s refused, see above; they stay in lmstfy", exit.Refused(anyDone),
+			human.Counted(int(t.Refused), "job"))
 	}
 	return nil
 }

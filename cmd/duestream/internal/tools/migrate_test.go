@@ -10,12 +10,14 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
+// migrate moves the jobs of an lmstfy, and says how many it moved, knew already, refused and removed. A queue name that
+// duestream does not allow (_q) is refused, and its job stays in lmstfy.
 func TestMigrateMovesAnLmstfy(t *testing.T) {
 	t.Parallel()
 	c := clitest.NewOn(t, redistest.Own(t))
 	const id = "01M80K6PCFJX3AQJPDV0000000"
 	c.Do("SET", "j/ns/q/"+id, "hello")
-	c.Do("LPUSH", "q/ns/q", "\x02\x00\x1a\x00"+id)
+	c.Do("LPUSH", "q/ns/q", "\x02\x00\x1a\x00"+id) // lmstfy puts tries and the length of the ID, 26, before it
 	c.Do("SET", "j/ns/_q/"+id, "hello")
 	c.Do("LPUSH", "q/ns/_q", "\x02\x00\x1a\x00"+id)
 
@@ -47,6 +49,7 @@ func TestMigrateMovesAnLmstfy(t *testing.T) {
 	}
 }
 
+// Without --from, the URL comes from the environment, so that its password need not be in the list of processes.
 func TestMigrateTakesTheURLFromTheEnvironment(t *testing.T) {
 	c := clitest.NewOn(t, redistest.Own(t))
 	t.Setenv("DUESTREAM_LMSTFY_REDIS_URL", c.URL)

@@ -95,8 +95,8 @@ func freePort() (int, error) {
 	return l.Addr().(*net.TCPAddr).Port, nil
 }
 
-// awaitReady returns when the server with this process ID answers PING with PONG, that is, after it has loaded its
-// data.
+// awaitReady returns when the server with this process ID answers PING with PONG. A server does that after it has
+// loaded its data.
 func awaitReady(ctx context.Context, addr string, pid int, gone <-chan struct{}) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
@@ -105,17 +105,17 @@ func awaitReady(ctx context.Context, addr string, pid int, gone <-chan struct{})
 	for !answers(addr, pid) {
 		select {
 		case <-gone:
-			return errors.New("it ended at once")
+			return errors.New("the server ended at once")
 		case <-ctx.Done():
-			return fmt.Errorf("it does not answer: %w", ctx.Err())
+			return fmt.Errorf("the server does not answer: %w", ctx.Err())
 		case <-again.C:
 		}
 	}
 	return nil
 }
 
-// answers reports whether the server on a port is ready and has this process ID. Another server may hold the port,
-// while ours is about to end because of that.
+// answers reports whether the server at addr is ready and has this process ID. If another server holds the port, the
+// server that this process started is about to end.
 func answers(addr string, pid int) bool {
 	conn, err := net.DialTimeout("tcp", addr, time.Second)
 	if err != nil {
@@ -136,7 +136,7 @@ func answers(addr string, pid int) bool {
 	return false
 }
 
-// lastLine returns the line of a log that tells why the server ended.
+// lastLine returns the line of a log that says why the server ended, or the last line.
 func lastLine(name string) string {
 	text, err := os.ReadFile(name)
 	if err != nil {

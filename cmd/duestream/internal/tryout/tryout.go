@@ -21,7 +21,7 @@ import (
 type Config struct {
 	Port      int    // 0 = any free port
 	Data      string // data directory of a child process; "" = a temporary directory
-	InProcess bool   // even if a server program is found
+	InProcess bool   // start the server inside this process, even if a server program is found
 	Program   string // path of redis-server or valkey-server; "" = the one on the PATH
 }
 

@@ -16,9 +16,9 @@ import (
 func Push(a *cli.App) *cobra.Command {
 	return cli.Group(&cobra.Command{
 		Use: "push", Short: "Post messages to URLs",
-		Long: `Callbacks: the messages of a queue's group are posted to a URL, each in a signed request.
-What answers 2xx is acknowledged; the rest is delivered again by policy. Some process must
-do it: duestream push run, any number of them.`,
+		Long: `Callbacks post the messages of a queue's group to a URL, each in a signed request. An
+answer 2xx acknowledges the message. After most other answers the message is delivered
+again by policy. duestream push run posts the messages; run one process, or several.`,
 		Example: `  duestream push add orders --group partner --url https://example.com/hook
   duestream push run
   duestream push list`,
@@ -33,10 +33,11 @@ type pushChanged struct {
 	Key   string `json:"key,omitempty"` // the key that was made
 }
 
-// keyOf prints a key that was made and may be in force although the call failed: nobody else knows the key.
-func keyOf(a *cli.App, err error, made string) error {
-	if made != "" && (errors.Is(err, bridge.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded)) {
-		a.Note("this signing key may be in force, repeat with it in --key-file: %s", made)
+// noteUncertainKey returns err, the error of a call that set a new signing key. If the call may have taken effect, it
+// first prints the key that the call made, because nobody else knows that key.
+func noteUncertainKey(a *cli.App, err error, newKey string) error {
+	if newKey != "" && (errors.Is(err, bridge.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded)) {
+		a.Note("this signing key may be in force: repeat the command with the key in --key-file: %s", newKey)
 	}
 	return err
 }

@@ -15,10 +15,12 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/cli"
 	"github.com/duestream/duestream/cmd/duestream/internal/flags"
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
+	"github.com/duestream/duestream/cmd/duestream/internal/output"
 	"github.com/duestream/duestream/cmd/duestream/internal/usage"
 )
 
-// targetOptions are the flags of a target. Those that are no field of it are parsed by fill.
+// targetOptions are the flags of a target. Some flags set a field of PushTarget directly. fill sets the fields whose
+// flags must be parsed: signing key, headers, networks and statuses.
 type targetOptions struct {
 	admin.PushTarget
 	keyFile            string
@@ -28,20 +30,14 @@ type targetOptions struct {
 
 func (o *targetOptions) fill(queue string, in io.Reader) (err error) {
 	o.Queue, o.Headers = queue, o.headers
-	for text := range strings.SplitSeq(strings.Join(o.networks, ","), ",") {
-		if text == "" {
-			continue
-		}
+	for _, text := range splitAtCommas(o.networks) {
 		network, err := netip.ParsePrefix(text)
 		if err != nil {
 			return usage.Errorf("allow-network %q: must be like 10.1.0.0/16", human.OneLine(text, 60))
 		}
 		o.Networks = append(o.Networks, network)
 	}
-	for text := range strings.SplitSeq(strings.Join(o.statuses, ","), ",") {
-		if text == "" {
-			continue
-		}
+	for _, text := range splitAtCommas(o.statuses) {
 		code, err := strconv.Atoi(text)
 		if err != nil {
 			return usage.Errorf("dead-status %q: must be a status code, like 404", human.OneLine(text, 60))
@@ -56,6 +52,11 @@ func (o *targetOptions) fill(queue string, in io.Reader) (err error) {
 		o.Keys = []string{key}
 	}
 	return admin.CheckPushTarget(o.PushTarget)
+}
+
+// splitAtCommas returns the values of a repeated flag, each split at its commas, without empty texts.
+func splitAtCommas(values []string) []string {
+	return strings.FieldsFunc(strings.Join(values, ","), func(r rune) bool { return r == ',' })
 }
 
 // readKey reads a signing key from a file; "-" is standard input.
@@ -80,20 +81,21 @@ func pushAdd(a *cli.App) *cobra.Command {
 	var o targetOptions
 	cmd := &cobra.Command{
 		Use:   "add <queue>",
-		Short: "Have the messages of a group posted to a URL",
-		Long: `Sets where the messages of a queue's group are posted to, or changes it: what is not given
-has its default then, but for the signing key, which stays. The group is created, so that
-it gets every message from now on.
+		Short: "Post the messages of a group to a URL",
+		Long: `Sets or changes the target of a queue's group: the URL to which its messages are posted.
+A setting that you do not give gets its default; only the signing key stays. The group
+is created if it does not exist, and gets every message from then on.
 
-Without --key-file a signing key is made, and printed this once: whoever receives the
-requests verifies them with it.
+Without --key-file a signing key is made, and printed once. With this key the receiver
+verifies the requests.
 
 Addresses outside of the public internet are refused when they are dialled, unless
 --allow-network names their network.
 
-After --failures in a row that say that the target is down (no connection, no answer in
-time, 502, 503, 504) its circuit opens: messages stay where they are, and a few are tried,
---interval later, then ever later, up to --max-interval.`,
+The circuit of a target opens after as many failures in a row as --failures says. A
+failure is no connection, no answer in time, or 502, 503 or 504. While the circuit is
+open, messages stay where they are. A few are posted as probes, first after --interval,
+then at growing intervals up to --max-interval.`,
 		Example: `  duestream push add orders --group partner --url https://example.com/hook
   duestream push add orders --group erp --url http://10.1.2.3/in --allow-http --allow-network 10.1.0.0/16
   duestream push add orders --group partner --url https://example.com/hook --dead-status 404,422 --rate 20/s`,
@@ -110,12 +112,13 @@ time, 502, 503, 504) its circuit opens: messages stay where they are, and a few 
 	f.Var(&o.headers, "header", "header to add to each request; may be given again")
 	f.StringArrayVar(&o.statuses, "dead-status", nil, "status codes that dead-letter at once, besides 410")
 	flags.DurationVar(f, &o.Timeout, "timeout", 10*time.Second, "time for a request and its answer; at most 1m")
-	f.IntVarP(&o.Concurrency, "concurrency", "n", 8, "requests under way from each process")
+	f.IntVarP(&o.Concurrency, "concurrency", "n", 8, "requests of each process at the same time")
 	f.IntVar(&o.Failures, "failures", 10, "failures in a row that open the circuit; -1 = never")
 	flags.DurationVar(f, &o.Interval, "interval", 5*time.Second, "time before the first probe while the circuit is open")
 	f.StringVar((*string)(&o.Rate), "rate", "",
 		"requests of all processes together, as 50/s, 30/m or 1/h; default: no limit")
-	f.IntVar(&o.Burst, "burst", 0, "with --rate, so many at once; default: a tenth of a second's, at least one")
+	f.IntVar(&o.Burst, "burst", 0,
+		"with --rate: requests that may be sent at once; default: a tenth of the rate per second, at least one")
 	flags.DurationVar(f, &o.MaxInterval, "max-interval", 5*time.Minute, "longest time between two probes")
 	_ = cmd.MarkFlagRequired("group")
 	_ = cmd.MarkFlagRequired("url")
@@ -123,14 +126,9 @@ time, 502, 503, 504) its circuit opens: messages stay where they are, and a few 
 	return a.WithAdmin(cmd, fill, func(ctx context.Context, op *admin.Admin, args []string) error {
 		change, err := op.SetPushTarget(ctx, o.PushTarget)
 		if err != nil {
-			return keyOf(a, err, change.Key)
+			return noteUncertainKey(a, err, change.Key)
 		}
-		did := "unchanged"
-		if change.Added {
-			did = "added"
-		} else if change.Changed {
-			did = "changed"
-		}
+		did := output.Change(change.Added, change.Changed)
 		return printTarget(a, pushChanged{args[0], o.Group, did, change.Key})
 	})
 }

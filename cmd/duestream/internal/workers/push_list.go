@@ -12,6 +12,7 @@ import (
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/cmd/duestream/internal/cli"
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
+	"github.com/duestream/duestream/internal/written"
 )
 
 // pushTarget is a target as JSON.
@@ -44,24 +45,27 @@ func newPushTarget(s admin.PushState) pushTarget {
 		headers = []string{}
 	}
 	statuses := append([]int{}, s.DeadStatus...)
-	return pushTarget{s.Queue, s.Group, s.URL, s.AllowHTTP, s.KeyCount, networks, headers, statuses,
-		admin.Millis(s.Timeout),
-		s.Concurrency, s.Failures, admin.Millis(s.Interval), admin.Millis(s.MaxInterval), s.Rate, s.Burst, s.Problem}
+	return pushTarget{
+		Queue: s.Queue, Group: s.Group, URL: s.URL, AllowHTTP: s.AllowHTTP, Keys: s.KeyCount,
+		Networks: networks, Headers: headers, DeadStatus: statuses,
+		Timeout: admin.Millis(s.Timeout), Concurrency: s.Concurrency, Failures: s.Failures,
+		Interval: admin.Millis(s.Interval), MaxInterval: admin.Millis(s.MaxInterval),
+		Rate: s.Rate, Burst: s.Burst, Problem: s.Problem,
+	}
 }
 
 func pushList(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list [<queue>]",
-		Short: "List where messages are posted to",
-		Long: `Lists the targets of a queue, or of all queues. Signing keys, values of headers and what
-follows ? in a URL are not shown.`,
+		Short: "List the targets of callbacks",
+		Long: `Lists the targets of a queue, or of all queues. Signing keys, values of headers and
+the part of a URL behind ? are not shown.`,
 		Example: "  duestream push list\n  duestream push list orders --json",
 	}
-	return a.WithKnownQueues(cmd, nil, func(ctx context.Context, op *admin.Admin, queues []string) (err error) {
-		if len(queues) == 0 {
-			if queues, err = op.Queues(ctx); err != nil {
-				return err
-			}
+	return a.WithKnownQueues(cmd, nil, func(ctx context.Context, op *admin.Admin, args []string) error {
+		queues, err := cli.QueuesOrAll(ctx, op, args)
+		if err != nil {
+			return err
 		}
 		list := a.List("QUEUE", "GROUP", "URL", "KEYS", "AT A TIME", "RATE", "TIMEOUT", "STATE")
 		for _, queue := range queues {
@@ -75,9 +79,9 @@ follows ? in a URL are not shown.`,
 					state = "wrong: " + human.OneLine(s.Problem, 200)
 				}
 				list.Add(newPushTarget(s), queue, human.OneLine(s.Group, 60), human.OneLine(s.URL, 120), fmt.Sprint(s.KeyCount),
-					fmt.Sprint(s.Concurrency), string(s.Rate), human.Exact(s.Timeout), state)
+					fmt.Sprint(s.Concurrency), string(s.Rate), written.Duration(s.Timeout), state)
 			}
 		}
-		return list.End("no targets")
+		return list.Finish("no targets")
 	})
 }

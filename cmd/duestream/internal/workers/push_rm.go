@@ -14,10 +14,10 @@ func pushRm(a *cli.App) *cobra.Command {
 	var name string
 	cmd := &cobra.Command{
 		Use:   "rm <queue>",
-		Short: "Have nothing more posted for a group",
-		Long: `Removes where the messages of a group are posted to: within seconds nothing more is. The
-group stays, and keeps every message for whoever works for it next. If nobody will, destroy
-it: redis-cli XGROUP DESTROY 'duestream:{<queue>}:stream' <group>, in each partition.`,
+		Short: "Remove the target of a group",
+		Long: `Removes the target of a group. Posting ends within seconds. The group stays, and keeps
+every message for its next worker. If the group will have no worker, destroy it:
+redis-cli XGROUP DESTROY 'duestream:{<queue>}:stream' <group>, in each partition.`,
 		Example: "  duestream push rm orders --group partner",
 	}
 	cmd.Flags().StringVarP(&name, "group", "g", "", "consumer group (required)")

@@ -15,14 +15,15 @@ func pushRotate(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rotate <queue>",
 		Short: "Give a target a new signing key",
-		Long: `Makes a new signing key, and prints it this once. Requests are signed with it and with the
-one before, so that whoever verifies them may change at any time. Afterwards --drop-old has
-them signed with the new one alone. A key that is older than both is dropped at once.`,
+		Long: `Makes a new signing key, and prints it once. Requests are signed with the new key and
+with the former one, so the receiver may change to the new key at any time. Afterwards
+run the command with --drop-old, to sign with the new key alone. A third, older key is
+dropped at once.`,
 		Example: "  duestream push rotate orders --group partner\n  duestream push rotate orders --group partner --drop-old",
 	}
 	f := cmd.Flags()
 	f.StringVarP(&name, "group", "g", "", "consumer group (required)")
-	f.StringVar(&file, "key-file", "", "file with the new key, whsec_…; - is standard input; default: one is made")
+	f.StringVar(&file, "key-file", "", "file with the new key, whsec_…; - is standard input; default: a key is made")
 	f.BoolVar(&drop, "drop-old", false, "sign with the newest key alone from now on")
 	cmd.MarkFlagsMutuallyExclusive("key-file", "drop-old")
 	_ = cmd.MarkFlagRequired("group")
@@ -42,13 +43,13 @@ them signed with the new one alone. A key that is older than both is dropped at 
 			}
 			return printTarget(a, pushChanged{Queue: args[0], Group: name, Did: "dropped the old key"})
 		}
-		made, err := op.RotatePushKey(ctx, args[0], name, key)
+		newKey, err := op.RotatePushKey(ctx, args[0], name, key)
 		if key != "" {
-			made = "" // the user gave the key, and has it
+			newKey = "" // not printed, because the user gave the key
 		}
 		if err != nil {
-			return keyOf(a, err, made)
+			return noteUncertainKey(a, err, newKey)
 		}
-		return printTarget(a, pushChanged{args[0], name, "rotated", made})
+		return printTarget(a, pushChanged{args[0], name, "rotated", newKey})
 	})
 }

@@ -36,20 +36,21 @@ func pushRun(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run",
 		Short: "Post the messages of all targets, until it is stopped",
-		Long: `Posts the messages of all targets of all queues, until SIGTERM or SIGINT: then it takes
-nothing more, and lets requests end. Run as many as you like: they share the work. What
-push add, rm and rotate change is taken up within seconds.
+		Long: `Posts the messages of all targets of all queues, until SIGTERM or SIGINT. After a signal
+it takes no new messages, and lets running requests end. Run any number of these
+processes: they share the work. Changes by push add, rm and rotate take effect within
+seconds.
 
 No proxy is used, whatever the environment says. DUESTREAM_LOG_LEVEL, DUESTREAM_LOG_FORMAT
 and DUESTREAM_METRICS_ADDR count here as well.`,
 		Example: "  duestream push run\n  duestream push run --cert client.pem --key client.key",
 	}
 	f := cmd.Flags()
-	f.StringVar(&ca, "ca", "", "file: who may sign the certificates of targets, besides those whom the system trusts")
-	f.StringVar(&cert, "cert", "", "file: certificate to show to targets that ask for one")
-	f.StringVar(&key, "key", "", "file: its private key")
+	f.StringVar(&ca, "ca", "", "file of certificate authorities for targets, besides those of the system")
+	f.StringVar(&cert, "cert", "", "file of the certificate to show to targets that ask for one")
+	f.StringVar(&key, "key", "", "file of the private key of --cert")
 	flags.DurationVar(f, &shutdownTimeout, "shutdown-timeout", push.DefaultShutdownTimeout,
-		"time that requests get to end when we are told to stop")
+		"time for running requests to end after a signal to stop")
 	metrics.Flags(cmd)
 	cmd.MarkFlagsRequiredTogether("cert", "key")
 	return a.WithRun(cmd, nil, func(ctx context.Context, _ []string) error {
@@ -58,7 +59,7 @@ and DUESTREAM_METRICS_ADDR count here as well.`,
 			return err
 		}
 		if shutdownTimeout == 0 {
-			shutdownTimeout = -1 // at once: the runner takes 0 for its default
+			shutdownTimeout = -1 // stop at once; 0 would mean the runner's default
 		}
 		return runPush(ctx, a, push.Config{TLS: config, ShutdownTimeout: shutdownTimeout}, metrics)
 	})
@@ -100,19 +101,19 @@ func runPush(ctx context.Context, a *cli.App, cfg push.Config, metrics process.M
 	level := new(slog.LevelVar)
 	level.Set(s.LogLevel)
 	log := process.NewLogger(a.Err, s.LogFormat, level)
-	looked, observer, err := metrics.Listen(s.MetricsAddr, a.Version, log, nil)
+	metricsServer, observer, err := metrics.Listen(s.MetricsAddr, a.Version, log, nil)
 	if err != nil {
 		return err
 	}
-	defer looked.Close()
+	defer metricsServer.Close()
 	var running atomic.Pointer[push.Runner]
 	process.Probes{Alive: process.Ask(&running, (*push.Runner).Alive), Ready: func() error {
 		if running.Load() == nil {
 			return process.ErrStarts
 		}
 		return process.Ask(&running, (*push.Runner).Ready)()
-	}, Level: level, Log: log, Profiles: metrics.Profiles}.AddTo(looked)
-	looked.Serve()
+	}, Level: level, Log: log, Profiles: metrics.Profiles}.AddTo(metricsServer)
+	metricsServer.Serve()
 	r, err := bridge.DialWait(ctx, a.RedisURL, log, a.Passwords, push.ManyReads)
 	if err != nil {
 		if ctx.Err() != nil {

@@ -19,6 +19,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
+// A push target is added, listed, changed and removed. A signing key is shown once, when it is made; keys, headers and
+// the query of the URL are never listed. A target does not outlive its queue.
 func TestPushAddsListsRotatesAndRemoves(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)
@@ -59,7 +61,7 @@ func TestPushAddsListsRotatesAndRemoves(t *testing.T) {
 		t.Errorf("%d keys", row.Keys)
 	}
 	c.OK("push", "rotate", "q", "-g", "partner", "--drop-old")
-	c.Fails(exit.Failure, []string{"one key alone", "hint: `duestream push rotate`"}, "push", "rotate", "q", "-g",
+	c.Fails(exit.Failure, []string{"only one key", "hint: `duestream push rotate`"}, "push", "rotate", "q", "-g",
 		"partner", "--drop-old")
 	if names, _ := c.Offers("push", "rm", "q", "--group", ""); strings.Join(names, ",") != "partner" {
 		t.Error(names)
@@ -80,6 +82,8 @@ func TestPushAddsListsRotatesAndRemoves(t *testing.T) {
 	}
 }
 
+// Each key is a command line, and its value a part of the error. There is no server, so the error comes before the
+// command connects.
 func TestWrongTargetsAreNamedBeforeRedisIsTouched(t *testing.T) {
 	t.Parallel()
 	c := &clitest.CLI{T: t, URL: clitest.Unreachable}
@@ -90,7 +94,7 @@ func TestWrongTargetsAreNamedBeforeRedisIsTouched(t *testing.T) {
 		add + "https://example.com/ --allow-network 10.0.0.0": `allow-network "10.0.0.0": must be like 10.1.0.0/16`,
 		add + "https://example.com/ --dead-status soon":       `dead-status "soon": must be a status code`,
 		add + "https://example.com/ --dead-status 503":        `dead_status "503"`,
-		add + "https://example.com/ --header Host=x":          `header "Host": is not to be set`,
+		add + "https://example.com/ --header Host=x":          `header "Host": must not be set`,
 		add + "https://example.com/ --concurrency 5000":       `concurrency "5000": must be between 1 and 1000`,
 		add + "https://example.com/ --key-file /nowhere/key":  "no such file",
 		add + "https://example.com/ --timeout 2h":             `timeout "2h0m0s": must be between`,
@@ -103,18 +107,18 @@ func TestWrongTargetsAreNamedBeforeRedisIsTouched(t *testing.T) {
 	}
 }
 
-// A process is killed in the middle of a push. Another process pushes the message again, after the visibility
-// timeout.
+// A process is killed in the middle of a push. Another process pushes the message again, after the visibility timeout,
+// as attempt 2.
 func TestAKilledRunnerLosesNothing(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)
 	c.Serve()
-	arrived, until := make(chan string, 10), make(chan struct{})
+	arrived, release := make(chan string, 10), make(chan struct{}) // attempts of requests; ends the held requests
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		arrived <- r.Header.Get(push.HeaderAttempt)
 		select {
-		case <-until:
+		case <-release:
 		case <-r.Context().Done():
 		}
 	}))
@@ -127,7 +131,7 @@ func TestAKilledRunnerLosesNothing(t *testing.T) {
 	if err := first.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	close(until)
+	close(release)
 	second := c.Start("push", "run", "--metrics", "127.0.0.1:0")
 	redistest.Want(t, "attempt", <-arrived, "2")
 	at := "http://" + second.Address()
@@ -142,8 +146,9 @@ func TestAKilledRunnerLosesNothing(t *testing.T) {
 	redistest.Want(t, "exit code", second.Wait(), exit.OK)
 }
 
-// The pushing process is killed after each message, while other messages wait for the target's rate. They were not
-// delivered yet, so each message is pushed once, with attempt 1.
+// The pushing process is killed after each message, while other messages wait for the target's rate. These messages
+// were not delivered yet, so each one is pushed once, with attempt 1. An attempt used up by the wait would make them
+// dead letters, because max_attempts is 2.
 func TestKilledRunnersUseUpNoAttemptOfWhatWaitsForTheRate(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)
@@ -160,7 +165,7 @@ func TestKilledRunnersUseUpNoAttemptOfWhatWaitsForTheRate(t *testing.T) {
 	for range n {
 		c.OK("schedule", "q", "hello")
 	}
-	for left := n - 1; left >= 0; left-- {
+	for left := n - 1; left >= 0; left-- { // messages that are left after this push
 		p, _ := c.Program(c.Args([]string{"push", "run"})...)
 		redistest.Want(t, "attempt", <-attempts, "1")
 		redistest.Eventually(t, clitest.Patience, func() (bool, string) {
@@ -176,8 +181,8 @@ func TestKilledRunnersUseUpNoAttemptOfWhatWaitsForTheRate(t *testing.T) {
 	redistest.Want(t, "more requests", len(attempts), 0)
 }
 
-// The bug: a target sent more than its response, and net/http wrote up to 4 KiB of that into the operator's log, in
-// no format and at every level.
+// Regression: a target sent more than its response, and net/http wrote up to 4 KiB of that into the operator's log, in
+// no format and at every level. The log now says only that a library has something to say.
 func TestNoBytesOfATargetAreInTheLog(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)

@@ -29,7 +29,7 @@ import (
 // Exit codes of a worker's command, from sysexits.h.
 const (
 	commandDeadLetter = 65 // EX_DATAERR: the message can never be processed
-	commandRetry      = 75 // EX_TEMPFAIL: try again; every code but 0 and 65 means the same
+	commandRetry      = 75 // EX_TEMPFAIL: try again; every other code except 0 and 65 means this, too
 )
 
 type workOptions struct {
@@ -56,14 +56,14 @@ func Work(a *cli.App) *cobra.Command {
 		Use:   "work <queues> --group <group> [flags] -- <command> [arguments]",
 		Short: "Run a command for every message of a queue, or of several",
 		Long: fmt.Sprintf(`Runs the command once per message, until SIGTERM or SIGINT. Messages are delivered at
-least once: the command may see one again, and must not rely on order.
+least once: the command may get a message again, and must not rely on order.
 
-<queues> is one queue, or several, parted by commas, which share the --concurrency. While
-several have a backlog, each gets its share of the deliveries: high=6,normal=3,low=1 by
-these weights, high,normal,low as much as the others. With --strict they are served in
-the order in which they are named: as long as the first ones are not empty the last ones
-wait, for ever if need be. With less than two at a time for each queue (and partition) it
-takes up to 100 ms to see that one has something.
+<queues> is one queue, or several separated by commas, which share --concurrency. While
+several queues have a backlog, each gets its share of the deliveries: by weight
+(high=6,normal=3,low=1), or equal shares (high,normal,low). With --strict, a queue is
+served only while the queues named before it are empty, so the last queue may wait for
+ever. If --concurrency is less than two for each queue (and partition), it takes up to
+100 ms to notice a message in an idle queue.
 
 The payload is on standard input. The environment holds
 
@@ -73,42 +73,49 @@ The payload is on standard input. The environment holds
   DUESTREAM_ENTRY           ID of the stream entry
   DUESTREAM_HEADER_<NAME>   a header, its name in capitals, with _ for all but A-Z 0-9
   DUESTREAM_HEADERS         all headers as a JSON object
-  DUESTREAM_REDIS_URL, DUESTREAM_PREFIX   where the message came from
+  DUESTREAM_REDIS_URL, DUESTREAM_PREFIX   the Redis and the prefix of the queue
 
-and what this process has, but not DUESTREAM_REDIS_PASSWORD and DUESTREAM_SENTINEL_PASSWORD.
-A command that is to reach Redis, too, reads DUESTREAM_REDIS_PASSWORD_FILE, or gets the
-password in the URL, which is handed on as it is.
+and the variables of this process, without DUESTREAM_REDIS_PASSWORD and
+DUESTREAM_SENTINEL_PASSWORD. If the command uses Redis too, let it read
+DUESTREAM_REDIS_PASSWORD_FILE, or put the password into the URL, which is passed on as
+it is.
 
-What the command prints is passed through. Its exit code decides:
+The output of the command is passed through. Its exit code decides:
 
   0    done: acknowledged
   %d   dead letter at once (EX_DATAERR): the message is no good
   %d   and all others: delivered again by policy, at the end a dead letter;
-       the last 1 KiB it wrote to standard error is kept as the error
+       the last 1 KiB of its standard error is kept as the error
 
-The command leads a process group, which gets SIGTERM, and SIGKILL after --kill-after,
-when its time is over (a failed attempt), when the delivery is lost to another worker,
-or when this process must stop (the message is delivered again, and no attempt counted).
-The message sets its time limit (schedule --handler-timeout), else the policy (queue
-set handler_timeout=), else --timeout. Without any of them a command that hangs keeps its
-message, its place and its key for ever: set one, to a few times what the command takes.
-A command that was told to stop counts as not done, whatever its exit code. When the
-command cannot be started for 2 s (it is gone, or may not be executed), this process lets
-those that run end, gives back what it holds, with no attempt counted, and exits with 1. A second
-signal to this process gives the groups a second, kills them, and leaves their messages
-to the visibility timeout.
+The command leads a process group. The group gets SIGTERM, and SIGKILL after
+--kill-after, in three cases. If the command exceeds its time limit, the attempt has
+failed. If the delivery is lost, another worker has the message. If this process must
+stop, the message is delivered again, and no attempt is counted. A command that gets
+SIGTERM counts as not done, whatever its exit code.
 
-DUESTREAM_LOG_LEVEL, DUESTREAM_LOG_FORMAT and DUESTREAM_METRICS_ADDR count here as well;
-the level is warn unless it is set.`, commandDeadLetter, commandRetry),
+The time limit is the first of these that is set: the message's (schedule
+--handler-timeout), the policy's (queue set handler_timeout=), --timeout. Without a limit,
+a command that hangs keeps its message, its slot and the ordering key for ever. Set a
+limit of a few times the usual duration.
+
+If the command cannot be started for 2 s (it is gone, or may not be executed), this
+process lets running commands end, gives back its other messages with no attempt
+counted, and exits with 1. After a second signal to this process, the process groups have
+a second to end, and are killed. Their messages are delivered again after the visibility
+timeout.
+
+DUESTREAM_LOG_LEVEL, DUESTREAM_LOG_FORMAT and DUESTREAM_METRICS_ADDR count here as well.
+The default log level is warn.`, commandDeadLetter, commandRetry),
 		Example: `  duestream work emails --group mailer --concurrency 4 -- ./send-mail --from me@example.org
   duestream work emails --group audit -- sh -c 'cat >> audit.log'
   duestream work high,normal,low --strict --group mailer --concurrency 6 -- ./send-mail`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			switch dash := cmd.ArgsLenAtDash(); {
 			case dash < 0:
-				return fmt.Errorf("the command must stand behind --, as in: duestream work <queues> --group <group> -- <command>")
+				return fmt.Errorf("the command must stand behind --, " +
+					"as in: duestream work <queues> --group <group> -- <command>")
 			case dash != 1:
-				return fmt.Errorf("there must be one queue before --, or several parted by commas, not %d words", dash)
+				return fmt.Errorf("there must be one queue before --, or several separated by commas, not %d words", dash)
 			case len(args) < 2:
 				return fmt.Errorf("there is no command behind --")
 			}
@@ -117,11 +124,14 @@ the level is warn unless it is set.`, commandDeadLetter, commandRetry),
 	}
 	f := cmd.Flags()
 	f.StringVarP(&o.Group, "group", "g", "", "consumer group; created if it does not exist (required)")
-	f.BoolVar(&o.strict, "strict", false, "serve a queue only while those named before it are empty")
-	f.StringVar(&o.Consumer, "consumer", "", "name of this worker within the group, unique among those alive; default: host, process, random")
+	f.BoolVar(&o.strict, "strict", false, "serve a queue only while the queues named before it are empty")
+	f.StringVar(&o.Consumer, "consumer", "",
+		"name of this worker, unique among the group's running workers; default: host, process, random")
 	f.IntVarP(&o.Concurrency, "concurrency", "n", 1, "commands to run at the same time")
-	flags.DurationVar(f, &o.HandlerTimeout, "timeout", 0, "time a command may take, where message and policy do not say so (handler_timeout); 0 = any")
-	flags.DurationVar(f, &o.ShutdownTimeout, "shutdown-timeout", 20*time.Second, "time that running commands get to end by themselves when we are told to stop")
+	flags.DurationVar(f, &o.HandlerTimeout, "timeout", 0,
+		"time limit of a command, if neither the message nor the policy has one (handler_timeout); 0 = none")
+	flags.DurationVar(f, &o.ShutdownTimeout, "shutdown-timeout", 20*time.Second,
+		"time for running commands to end by themselves after a signal to stop")
 	flags.DurationVar(f, &o.killAfter, "kill-after", 5*time.Second, "time between SIGTERM and SIGKILL")
 	o.metrics.Flags(cmd)
 	_ = cmd.MarkFlagRequired("group")
@@ -151,18 +161,18 @@ func (o *workOptions) readQueues(text string) error {
 	}
 	o.Strict = o.strict
 	for _, word := range words {
-		name, weight, weighed := strings.Cut(word, "=")
+		name, weight, hasWeight := strings.Cut(word, "=")
 		q := bridge.WorkerQueue{Queue: name}
 		if err := admin.CheckQueue(name); err != nil {
 			return err
 		}
-		if weighed {
+		if hasWeight {
 			var err error
 			if q.Weight, err = strconv.Atoi(weight); err != nil || q.Weight < 1 || q.Weight > 1000 {
 				return usage.Errorf("weight of %s, %q: must be a whole number from 1 to 1000", name, human.OneLine(weight, 60))
 			}
 		}
-		if o.strict && weighed {
+		if o.strict && hasWeight {
 			return usage.Errorf("weight of %s: give weights, or --strict, not both", name)
 		}
 		if slices.ContainsFunc(o.Queues, func(other bridge.WorkerQueue) bool { return other.Queue == name }) {
@@ -184,15 +194,15 @@ func runWork(ctx context.Context, a *cli.App, o workOptions, queues string, comm
 	level := new(slog.LevelVar)
 	level.Set(s.LogLevel)
 	log := process.NewLogger(a.Err, s.LogFormat, level)
-	looked, observer, err := o.metrics.Listen(s.MetricsAddr, a.Version, log, nil)
+	metricsServer, observer, err := o.metrics.Listen(s.MetricsAddr, a.Version, log, nil)
 	if err != nil {
 		return err
 	}
-	defer looked.Close()
+	defer metricsServer.Close()
 	var running atomic.Pointer[bridge.Worker]
 	process.Probes{Alive: workerAlive(ctx, &running), Ready: workerReady(ctx, &running), Level: level, Log: log,
-		Profiles: o.metrics.Profiles}.AddTo(looked)
-	looked.Serve()
+		Profiles: o.metrics.Profiles}.AddTo(metricsServer)
+	metricsServer.Serve()
 	r, err := bridge.DialWait(ctx, a.RedisURL, log, a.Passwords)
 	if err != nil {
 		if ctx.Err() != nil {
@@ -206,7 +216,7 @@ func runWork(ctx context.Context, a *cli.App, o workOptions, queues string, comm
 	runner := &commandRunner{
 		stop: stop,
 		path: o.path, args: command, killAfter: o.killAfter,
-		redisURL: a.RedisURL, prefix: a.Prefix, out: shared(a.Out), err: shared(a.Err),
+		redisURL: a.RedisURL, prefix: a.Prefix, out: sharedWriter(a.Out), err: sharedWriter(a.Err),
 	}
 	cfg := o.WorkerConfig
 	cfg.Redis, cfg.Prefix, cfg.Handler, cfg.Logger = r, a.Prefix, runner.handle, log
@@ -214,10 +224,10 @@ func runWork(ctx context.Context, a *cli.App, o workOptions, queues string, comm
 	cfg.CancelGrace = o.killAfter + 2*time.Second
 	cfg.AbandonAfter = 2*o.killAfter + 5*time.Second // a killed command's output may stay open for another killAfter
 	if cfg.ShutdownTimeout == 0 {
-		cfg.ShutdownTimeout = -1 // at once: the worker takes 0 for its default
+		cfg.ShutdownTimeout = -1 // stop at once; 0 would mean the worker's default
 	}
 	if term.IsTerminal(a.Err) {
-		cfg.Retried = func(m *bridge.Message, delay time.Duration, err string) { tellRetried(a, m, delay, err) }
+		cfg.Retried = func(m *bridge.Message, delay time.Duration, err string) { noteRetried(a, m, delay, err) }
 	}
 	w, err := bridge.NewWorker(cfg)
 	if err != nil {
@@ -237,13 +247,13 @@ func runWork(ctx context.Context, a *cli.App, o workOptions, queues string, comm
 		defer close(warned)
 		cli.WarnNoBridge(ctx, a, op)
 	}()
-	err = errors.Join(w.Run(ctx), runner.broken())
+	err = errors.Join(w.Run(ctx), runner.startError())
 	<-warned
 	return err
 }
 
-// tellRetried prints a line about a message that will be delivered again.
-func tellRetried(a *cli.App, m *bridge.Message, delay time.Duration, err string) {
+// noteRetried prints a line about a message that will be delivered again.
+func noteRetried(a *cli.App, m *bridge.Message, delay time.Duration, err string) {
 	a.Note("%s  attempt %d failed, again in %s: %s", human.OneLine(m.ID, 60), m.Attempt,
 		human.Short(delay), human.OneLine(err, 200))
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// tool writes an executable script that creates a file done-ID, and returns its path.
+// tool writes an executable script that creates a file done-ID in the directory of its argument, and returns its path.
 func tool(t *testing.T, dir string) string {
 	t.Helper()
 	path := filepath.Join(dir, "tool")
@@ -26,7 +26,7 @@ func tool(t *testing.T, dir string) string {
 	return path
 }
 
-// The bug: a deployment removed the binary for a minute, and each message became a dead letter after ten deliveries.
+// Regression: a deployment removed the binary for a minute, and each message became a dead letter after ten deliveries.
 // Now the worker ends, its messages are delivered again with the same attempt, and are done once the binary is back.
 func TestACommandThatCannotBeStartedCostsNoAttempt(t *testing.T) {
 	t.Parallel()
@@ -79,7 +79,7 @@ func TestACommandThatCannotBeStartedCostsNoAttempt(t *testing.T) {
 	}
 }
 
-// A binary that is being replaced is missing for a moment.
+// A binary that is being replaced is missing for a moment. The worker tries again to start it, and does not end.
 func TestACommandThatIsReplacedIsStartedWhenItIsThere(t *testing.T) {
 	t.Parallel()
 	c, dir := clitest.NewWork(t)
@@ -103,14 +103,16 @@ func TestACommandThatIsReplacedIsStartedWhenItIsThere(t *testing.T) {
 	}
 }
 
-// A message may be too large for an environment. No other message may suffer from that.
+// A message whose headers are too large for an environment becomes a dead letter after its attempts. No other message
+// may suffer from that.
 func TestAMessageThatNoCommandCanBeStartedWithIsADeadLetterAlone(t *testing.T) {
 	t.Parallel()
 	c, dir := clitest.NewWork(t)
 	w := c.Work(dir, `touch "$1/done"`)
 	args := []string{"schedule", "q", "--id", "wide", "x"}
 	for _, name := range []string{"a", "b", "c", "d"} {
-		args = append(args, "--header", name+"="+strings.Repeat("\x01", 8<<10-1)) // six bytes each in JSON
+		// DUESTREAM_HEADERS has six bytes for each \x01.
+		args = append(args, "--header", name+"="+strings.Repeat("\x01", 8<<10-1))
 	}
 	c.OK(args...)
 	if l := c.Letter(w); l.ID != "wide" || l.Attempt != 3 || !strings.Contains(l.Error, "argument list too long") {
@@ -120,12 +122,13 @@ func TestAMessageThatNoCommandCanBeStartedWithIsADeadLetterAlone(t *testing.T) {
 	c.Gone("next")
 }
 
-// The bug: work ignored DUESTREAM_LOG_LEVEL, both a wrong value and debug, which logs the outcome of each delivery.
+// Regression: work ignored DUESTREAM_LOG_LEVEL, both a wrong value and debug, which logs the outcome of each delivery.
+// Here a late acknowledgement is logged at level info, and not without the variable.
 func TestWorkTakesTheLevelOfItsLogFromTheEnvironment(t *testing.T) {
 	c, dir := clitest.NewWork(t)
 	t.Setenv("DUESTREAM_LOG_LEVEL", "loud")
 	c.Fails(exit.Invalid, []string{`DUESTREAM_LOG_LEVEL "loud"`}, "work", "q", "--group", "g", "--", "true")
-	for level, says := range map[string]bool{"info": true, "": false} {
+	for level, logged := range map[string]bool{"info": true, "": false} {
 		if level == "" {
 			os.Unsetenv("DUESTREAM_LOG_LEVEL")
 		} else {
@@ -138,7 +141,7 @@ func TestWorkTakesTheLevelOfItsLogFromTheEnvironment(t *testing.T) {
 			_, err := os.Stat(filepath.Join(dir, "got-"+id))
 			return err == nil, "not delivered"
 		})
-		// Acknowledge it behind the worker's back: the worker's acknowledgement comes too late, and is logged at
+		// Acknowledge the entry in place of the worker, whose own acknowledgement is then too late, and is logged at
 		// level info.
 		group, stream := "g", lua.NewKeys(c.Prefix, "q").Stream
 		redis := redistest.Shared(t).Client(t)
@@ -161,8 +164,8 @@ func TestWorkTakesTheLevelOfItsLogFromTheEnvironment(t *testing.T) {
 		w.Stop()
 		w.Wait()
 		if got := strings.Contains(w.Err.String(), "acknowledged too late") ||
-			strings.Contains(w.Err.String(), "delivery was lost"); got != says {
-			t.Errorf("level %q: said %v: %s", level, got, w.Err)
+			strings.Contains(w.Err.String(), "delivery was lost"); got != logged {
+			t.Errorf("level %q: logged %v: %s", level, got, w.Err)
 		}
 	}
 }

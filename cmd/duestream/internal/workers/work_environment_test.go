@@ -8,7 +8,8 @@ import (
 	"github.com/duestream/duestream/bridge"
 )
 
-// The bug: a command got its worker's passwords, and so did everything that shows an environment.
+// Regression: a command got its worker's passwords, and so did everything that shows an environment. The names of
+// password files are still handed on, and a header called redis-password belongs to the message.
 func TestWorkHandsNoPasswordToItsCommand(t *testing.T) {
 	for _, name := range ourPasswords {
 		t.Setenv(name, "secret")

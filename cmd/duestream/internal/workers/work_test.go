@@ -19,6 +19,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
+// A command gets the payload on standard input, byte by byte, and the fields and headers in its environment. A header
+// with a zero byte fits only into DUESTREAM_HEADERS, and letters outside of ASCII become "_" in a name.
 func TestWorkGivesTheCommandPayloadAndFields(t *testing.T) {
 	c, dir := clitest.NewWork(t)
 	t.Setenv("DUESTREAM_HEADER_STALE", "x") // as if this worker ran in the command of another message
@@ -76,6 +78,8 @@ func TestWorkGivesTheCommandPayloadAndFields(t *testing.T) {
 	}
 }
 
+// A failed command is retried up to max_attempts, which is 3 here. The error of the dead letter has the exit code and
+// the end of standard error, cut to the size of an error.
 func TestWorkRetriesWithTheEndOfStandardErrorAndThenDeadLetters(t *testing.T) {
 	t.Parallel()
 	c, dir := clitest.NewWork(t)
@@ -93,6 +97,7 @@ func TestWorkRetriesWithTheEndOfStandardErrorAndThenDeadLetters(t *testing.T) {
 	}
 }
 
+// A command that succeeds at its second attempt gets no third one.
 func TestWorkRetriesUntilTheCommandSucceeds(t *testing.T) {
 	t.Parallel()
 	c, dir := clitest.NewWork(t)
@@ -104,6 +109,7 @@ func TestWorkRetriesUntilTheCommandSucceeds(t *testing.T) {
 	}
 }
 
+// Exit code 65 says that the message itself is bad, so it becomes a dead letter at its first attempt.
 func TestWorkDeadLettersAtOnceByExitCode65(t *testing.T) {
 	t.Parallel()
 	c, dir := clitest.NewWork(t)
@@ -114,12 +120,12 @@ func TestWorkDeadLettersAtOnceByExitCode65(t *testing.T) {
 	}
 }
 
+// A command that takes longer than --timeout is killed with its children, and the message fails.
 func TestWorkKillsTheWholeGroupOfACommandThatTakesTooLong(t *testing.T) {
 	t.Parallel()
 	c, dir := clitest.NewWork(t)
 	c.OK("schedule", "q", "--id", "slow", "--max-attempts", "1", "x")
-	// Both ignore SIGTERM, so only SIGKILL to the group ends them. An exit code of 0 would not prove that the work
-	// was done.
+	// Outer and inner shell ignore SIGTERM, so only SIGKILL to their process group ends them.
 	w := c.Work(dir,
 		`trap '' TERM; sh -c 'trap "" TERM; echo $$ > "$0/inner"; while :; do sleep 0.1; done' "$1" & echo $$ > "$1/outer"; wait`,
 		"--timeout", "300ms", "--kill-after", "100ms")
@@ -176,6 +182,7 @@ func TestWorkGivesBackWhatAStopCutShort(t *testing.T) {
 	}
 }
 
+// A worker that is told to stop waits for its command, and acknowledges the message.
 func TestWorkLetsTheCommandFinishWhenItIsToldToStop(t *testing.T) {
 	t.Parallel()
 	c, dir := clitest.NewWork(t)
@@ -192,6 +199,8 @@ func TestWorkLetsTheCommandFinishWhenItIsToldToStop(t *testing.T) {
 	c.Fails(exit.NotFound, nil, "show", "q", "last")
 }
 
+// A worker whose entry is acknowledged by somebody else has lost the delivery. It kills the command, so that the
+// message is not worked on twice.
 func TestWorkKillsTheCommandWhenItsDeliveryIsLost(t *testing.T) {
 	t.Parallel()
 	c, dir := clitest.NewWork(t)
@@ -211,13 +220,13 @@ func TestWorkKillsTheCommandWhenItsDeliveryIsLost(t *testing.T) {
 	clitest.EventuallyGone(t, pid)
 }
 
+// With -n 3, three commands run at the same time: each one ends only when all three have begun.
 func TestWorkRunsSeveralCommandsAtOnce(t *testing.T) {
 	t.Parallel()
 	c, dir := clitest.NewWork(t)
 	for _, id := range []string{"a", "b", "c"} {
 		c.OK("schedule", "q", "--id", id, "x")
 	}
-	// Each one waits for the other two.
 	c.Work(dir,
 		`touch "$1/$DUESTREAM_ID"; while ! test -e "$1/a" -a -e "$1/b" -a -e "$1/c"; do sleep 0.01; done; echo line of output`, "-n", "3")
 	for _, id := range []string{"a", "b", "c"} {
@@ -225,10 +234,11 @@ func TestWorkRunsSeveralCommandsAtOnce(t *testing.T) {
 	}
 }
 
+// A command must not go on without its worker, because its message is delivered again.
 func TestCommandDiesWithAWorkerThatIsKilled(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS != "linux" {
-		t.Log("only Linux tells a child of its parent's death: nothing to see here")
+		t.Log("not tested here: it needs Linux (parent-death signal)")
 		return
 	}
 	c, dir := clitest.NewWork(t)
@@ -242,6 +252,8 @@ func TestCommandDiesWithAWorkerThatIsKilled(t *testing.T) {
 	clitest.EventuallyGone(t, pid)
 }
 
+// The first signal lets the command finish, for up to an hour here. A second one ends the worker at once, with an exit
+// code of its own.
 func TestSecondSignalEndsAtOnce(t *testing.T) {
 	t.Parallel()
 	c, dir := clitest.NewWork(t)
@@ -268,7 +280,7 @@ func TestSecondSignalEndsAtOnce(t *testing.T) {
 	}
 }
 
-// The bug: the second signal ended the worker but not its commands. Processes that ignore SIGTERM, and children of a
+// Regression: the second signal ended the worker but not its commands. Processes that ignore SIGTERM, and children of a
 // shell, went on while the message was delivered again. Now both end before the worker does.
 func TestSecondSignalLeavesNoCommandRunning(t *testing.T) {
 	t.Parallel()
@@ -306,14 +318,14 @@ func TestSecondSignalLeavesNoCommandRunning(t *testing.T) {
 			var places []admin.Place
 			c.JSON(&places, "show", "q", "long")
 			if len(places) != 1 || places[0].State != "pending" || places[0].Attempt != 1 {
-				t.Errorf("nobody knows how it ended: it waits for the visibility timeout: %+v", places)
+				t.Errorf("a message whose result is unknown must stay pending: %+v", places)
 			}
 		})
 	}
 }
 
-// With one slot and three queues, the first queues are served first. Each queue is named once, with weights or
-// --strict.
+// One worker with one slot serves three queues. With --strict, all messages of the first queue come first, then those
+// of the second; with weights, the order is not certain. Each queue may be named once, with weights or --strict.
 func TestWorkServesSeveralQueues(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)

@@ -1,0 +1,53 @@
+package browser
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"sync"
+	"testing"
+
+	"github.com/chromedp/chromedp"
+
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+func TestMain(m *testing.M) { redistest.Main(m) }
+
+// programs are the names of browsers that the tests can use.
+var programs = []string{"chromium", "chromium-browser", "google-chrome", "google-chrome-stable"}
+
+// chromium starts the browser that all tests share. It ends when the tests have ended.
+var chromium = sync.OnceValues(func() (context.Context, error) {
+	path := ""
+	for _, name := range programs {
+		if found, err := exec.LookPath(name); err == nil {
+			path = found
+			break
+		}
+	}
+	if path == "" {
+		return nil, fmt.Errorf("the tests of the dashboard need a browser, and none of %q is on the PATH: "+
+			"apt-get install --no-install-recommends chromium; or run go test with -short, which leaves these tests out",
+			programs)
+	}
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path),
+		chromedp.Flag("ignore-certificate-errors", true), // of the tests' own proxies
+		chromedp.Flag("lang", "en-GB"))
+	allocator, end := chromedp.NewExecAllocator(context.Background(), options...)
+	ctx, _ := chromedp.NewContext(allocator)
+	if err := chromedp.Run(ctx); err != nil {
+		end()
+		return nil, fmt.Errorf("start %s: %w", path, err)
+	}
+	redistest.AtExit(func() error {
+		defer end()
+		err := chromedp.Cancel(ctx)
+		if errors.Is(err, context.Canceled) {
+			return nil
+		}
+		return err
+	})
+	return ctx, nil
+})

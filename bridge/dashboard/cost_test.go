@@ -1,0 +1,112 @@
+package dashboard
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/bridge/access"
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/internal/view"
+	"github.com/duestream/duestream/lua"
+)
+
+// fill adds queues with two groups and n scheduled messages each.
+func (r *rig) fill(queues, n int) {
+	r.T.Helper()
+	counts := map[string]lua.Counts{}
+	at := time.Now().Add(24 * time.Hour).UnixMilli()
+	for i := range queues {
+		q := r.On(fmt.Sprintf("queue-%03d", i))
+		counts[q.Queue] = lua.Counts{1}
+		q.Groups("mailer", "audit")
+		for first := 0; first < n; first += 1000 {
+			words := []string{"ZADD", q.Keys.Due}
+			for k := first; k < min(n, first+1000); k++ {
+				words = append(words, strconv.FormatInt(at+int64(1000*k), 10), fmt.Sprintf("order-%d-%d", i, k))
+			}
+			q.Do(words...)
+		}
+	}
+	if _, err := lua.RegisterCounts(r.T.Context(), r.Client, lua.NewGlobals(r.Prefix), counts); err != nil {
+		r.T.Fatal(err)
+	}
+}
+
+// An open page of an idle system must cost at most two requests a second, whatever the number of its viewers. The
+// first looks come faster, so the test measures again. It does not count PING, which only clients of tests send.
+func TestAnIdlePageCostsTwoRequestsASecond(t *testing.T) {
+	t.Parallel()
+	for page, window := range map[string]time.Duration{
+		"live-overview":              2 * idleInterval,
+		"live-dead":                  2 * idleInterval,
+		"live-dead?queue=queue-000":  2 * idleInterval,
+		"live-queue?queue=queue-000": quietEvery, // so that one reading of the figures that cost more is in it
+	} {
+		t.Run(page, func(t *testing.T) {
+			t.Parallel()
+			server := redistest.Own(t)
+			r := newRig(t, server, nil)
+			r.fill(500, 10)
+			for i := range 20 * strings.Count(page, "live-dead") {
+				r.On(fmt.Sprintf("queue-%03d", i)).DeadIn(0, int(time.Now().UnixMilli()), "dead")
+			}
+			v := r.viewer([]access.Verb{access.Inspect}, "*")
+			for range 50 {
+				v.watch(page).next()
+			}
+			m := server.Monitor(t)
+			redistest.Eventually(t, 4*time.Minute, func() (bool, string) {
+				m.Reset()
+				<-time.After(window) // the time of the measurement
+				commands := m.Commands()
+				n := m.Count() - commands["PING"]
+				t.Logf("%d requests in %s: %v", n, window, commands)
+				if commands["EVALSHA"]+commands["XLEN"] == 0 {
+					t.Fatal("no look: the viewers are gone")
+				}
+				return float64(n) <= 2*window.Seconds(), fmt.Sprintf("%d requests in %s: %v", n, window, commands)
+			})
+		})
+	}
+}
+
+// The overview of 500 queues with 1,000,000 scheduled messages must take less than 300 ms of the server's time, and few
+// requests.
+func TestOverviewOfAMillionMessagesIsCheapForTheServer(t *testing.T) {
+	t.Parallel()
+	server := redistest.Own(t)
+	r := newRig(t, server, nil)
+	r.fill(500, 2000)
+	r.Do("CONFIG", "RESETSTAT")
+	v := r.viewer([]access.Verb{access.Inspect}, "*")
+	if _, text := v.get(""); !strings.Contains(text, "queue-499") {
+		t.Fatalf("the page lacks a queue:\n%s", text)
+	}
+	info, err := view.ReadInfo(t.Context(), r.Client, "commandstats")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var scripts, others time.Duration
+	for name, figures := range info {
+		var calls, usec int64
+		if _, err := fmt.Sscanf(figures, "calls=%d,usec=%d", &calls, &usec); err != nil {
+			continue
+		}
+		// The time of a script includes that of its commands.
+		if took := time.Duration(usec) * time.Microsecond; strings.HasPrefix(name, "cmdstat_eval") {
+			scripts += took
+		} else {
+			others += took
+		}
+	}
+	t.Logf("scripts took %s, all other commands %s", scripts, others)
+	if scripts == 0 {
+		t.Error("the queues were not looked at")
+	}
+	if most := 300 * time.Millisecond; scripts+others > most {
+		t.Errorf("the server worked for %s, more than %s", scripts+others, most)
+	}
+}

@@ -1,0 +1,231 @@
+package dashboard
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"mime"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/lua"
+)
+
+// This file shows payloads: as text, as folded JSON, or in hexadecimal digits. The page holds the beginning of a large
+// payload, and links to the whole.
+
+// Bounds of a payload on the page.
+const (
+	shownBytes    = 64 << 10 // as text or JSON
+	shownHexBytes = 16 << 10
+	hexWidth      = 16 // bytes of a line
+)
+
+// Ways to show a payload.
+const (
+	viewText = "text"
+	viewJSON = "json"
+	viewHex  = "hex"
+)
+
+// payloadView is a payload for the page.
+type payloadView struct {
+	Of     []string // the places that have it
+	Queue  string
+	Digest string
+	Size   int64
+	Shown  int64 // bytes of the payload that the page shows
+
+	View    string // how it is shown
+	Views   []string
+	IsText  bool // it is UTF-8
+	Text    string
+	Escaped bool // the text has characters that are shown as escapes
+	JSON    jsonTree
+	Hex     string
+}
+
+// IsWhole reports whether the page shows the whole payload.
+func (p payloadView) IsWhole() bool { return p.Shown >= p.Size }
+
+// CopyAs returns the form in which the payload is copied.
+func (p payloadView) CopyAs() string {
+	if p.IsText {
+		return viewText
+	}
+	return "base64"
+}
+
+// viewPayloads returns the different payloads of the places, and how many of them are left out.
+func (v messageView) viewPayloads() (all []payloadView, hidden int) {
+	at := map[string]int{}
+	left := map[string]bool{}
+	for _, p := range v.Places() {
+		if !p.IsPayloadShown {
+			if p.Digest != "" { // else it is lost
+				left[p.Digest] = true
+			}
+			continue
+		}
+		i, known := at[p.Digest]
+		if !known {
+			i = len(all)
+			at[p.Digest] = i
+			one := viewPayload(p.Payload, v.View)
+			one.Digest, one.Queue = p.Digest, p.Queue
+			all = append(all, one)
+		}
+		all[i].Of = append(all[i].Of, p.Label())
+	}
+	return all, len(left)
+}
+
+// viewPayload returns the view of a payload. If it cannot be shown as wished, or if there is no wish, the view is JSON
+// for an object or array, text for other UTF-8, and hexadecimal digits for anything else.
+func viewPayload(payload []byte, wish string) payloadView {
+	p := payloadView{Size: int64(len(payload)), IsText: utf8.Valid(payload), Views: []string{viewHex}}
+	if p.IsText {
+		p.Views = []string{viewText, viewHex}
+		if tree, ok := foldJSON(payload); ok {
+			p.JSON = tree
+			p.Views = []string{viewJSON, viewText, viewHex}
+		}
+	}
+	p.View = p.Views[0]
+	for _, one := range p.Views {
+		if one == wish {
+			p.View = wish
+		}
+	}
+	switch p.View {
+	case viewJSON:
+		p.Shown = p.Size
+		if p.JSON.Shown > 0 {
+			p.Shown = min(p.JSON.Shown, p.Size)
+		}
+	case viewText:
+		text := clip(string(payload[:min(len(payload), shownBytes+utf8.UTFMax)]), shownBytes)
+		p.Shown = int64(len(text))
+		text = strings.ReplaceAll(text, "\r\n", "\n")
+		p.Text = visible(text)
+		p.Escaped = p.Text != text
+	case viewHex:
+		part := payload[:min(len(payload), shownHexBytes)]
+		p.Shown, p.Hex = int64(len(part)), hexDump(part)
+	}
+	return p
+}
+
+// hexDump returns lines with an offset, 16 bytes in hexadecimal digits, and the same bytes as ASCII.
+func hexDump(data []byte) string {
+	var b strings.Builder
+	for offset := 0; offset < len(data); offset += hexWidth {
+		line := data[offset:min(offset+hexWidth, len(data))]
+		fmt.Fprintf(&b, "%08x  ", offset)
+		for i := range hexWidth {
+			if i < len(line) {
+				fmt.Fprintf(&b, "%02x ", line[i])
+			} else {
+				b.WriteString("   ")
+			}
+			if i == hexWidth/2-1 {
+				b.WriteByte(' ')
+			}
+		}
+		b.WriteString(" |")
+		for _, c := range line {
+			if c < ' ' || c > '~' {
+				c = '.'
+			}
+			b.WriteByte(c)
+		}
+		b.WriteString("|\n")
+	}
+	return b.String()
+}
+
+// servePayload answers with a whole payload: as a download, or with as=text or as=base64 as plain text.
+func servePayload(q *request) error {
+	defer q.limit()()
+	if err := lua.CheckQueue(q.queue()); err != nil {
+		return err
+	}
+	s, err := q.findMessage(q.ctx, inQueue(q.queue()), q.query.Get("id"))
+	if err != nil {
+		return err
+	}
+	wanted := q.query.Get("digest")
+	for _, p := range s.finding.Places {
+		if p.Payload == nil || digest(p.Payload) != wanted {
+			continue
+		}
+		q.writePayload(p.Payload, q.query.Get("id")+".payload")
+		return nil
+	}
+	return fmt.Errorf("payload of %s: %w: the message has gone on, or has another payload now", q.query.Get("id"),
+		admin.ErrNotFound)
+}
+
+// writePayload answers with a whole payload: as a download with this name, or with as=text or as=base64 as plain text.
+func (q *request) writePayload(content []byte, name string) {
+	h := q.w.Header()
+	h.Set("Content-Security-Policy", "sandbox; default-src 'none'; frame-ancestors 'none'")
+	switch q.query.Get("as") {
+	case viewText:
+		h.Set("Content-Type", "text/plain; charset=utf-8")
+	case "base64":
+		h.Set("Content-Type", "text/plain; charset=utf-8")
+		content = []byte(base64.StdEncoding.EncodeToString(content))
+	default:
+		h.Set("Content-Type", "application/octet-stream")
+		h.Set("Content-Disposition", attachment(name))
+	}
+	h.Set("Content-Length", strconv.Itoa(len(content)))
+	_, _ = q.w.Write(content)
+}
+
+// serveMessageJSON answers with everything that is known of a message, in one queue or in all, as a download.
+func serveMessageJSON(q *request) error {
+	defer q.limit()()
+	in, err := q.whereToSearch()
+	if err != nil {
+		return err
+	}
+	s, err := q.findMessage(q.ctx, in, q.query.Get("id"))
+	if err != nil {
+		return err
+	}
+	if err := q.readStory(q.ctx, &s); err != nil {
+		return err
+	}
+	text, err := json.MarshalIndent(struct {
+		admin.Finding
+		Story []admin.Change `json:"story,omitempty"`
+	}{s.finding, s.story.Changes}, "", "  ")
+	if err != nil {
+		return err
+	}
+	h := q.w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("Content-Disposition", attachment(q.query.Get("id")+".json"))
+	_, _ = q.w.Write(append(text, '\n'))
+	return nil
+}
+
+// attachment returns the value of Content-Disposition for a download. Of the name it keeps only characters that are
+// safe in names of files.
+func attachment(name string) string {
+	safe := strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', r == '-', r == '_', r == '.':
+			return r
+		}
+		return '_'
+	}, name)
+	if len(safe) > 100 {
+		safe = safe[len(safe)-100:]
+	}
+	return mime.FormatMediaType("attachment", map[string]string{"filename": strings.TrimLeft(safe, ".")})
+}

@@ -1,0 +1,199 @@
+package dashboard
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/bridge/admin/doctor"
+)
+
+// queueState is the state of a queue, as the topic of the queue has read it.
+type queueState struct {
+	Now      admin.QueueSample
+	Full     admin.QueueStats // expensive figures, read less often
+	First    []admin.Due      // the member of the schedule that is due first; empty = the schedule is empty
+	Late     admin.Millis
+	Line     []int64 // the last latenesses in ms, oldest first
+	Series   queueSeries
+	Groups   []queueGroup
+	Findings []doctor.Finding
+}
+
+// slowWaiting is a wait for workers that is shown as a problem.
+const slowWaiting = 10 * time.Second
+
+// Waits returns the group whose entries have waited longest for workers; nil if none wait.
+func (s queueState) Waits() *queueGroup {
+	var slowest *queueGroup
+	for i, g := range s.Groups {
+		if g.Waiting != nil && (slowest == nil || *g.Waiting > *slowest.Waiting) {
+			slowest = &s.Groups[i]
+		}
+	}
+	return slowest
+}
+
+// IsSlow reports whether the group's entries have waited for long.
+func (g queueGroup) IsSlow() bool { return g.Waiting != nil && time.Duration(*g.Waiting) > slowWaiting }
+
+// queueGroup is the state of a group, with figures of both readings.
+type queueGroup struct {
+	admin.GroupSample
+	Dead       int64
+	DeadApprox bool
+	Known      bool // the slow reading has the group, so Dead is known
+}
+
+// Times between two readings of the figures that cost more.
+const (
+	fullEvery  = 30 * time.Second
+	quietEvery = time.Minute // while nothing happens
+	fullShare  = 20          // a reading that takes long is repeated after this multiple of its duration
+
+	// firstParts is the number of partitions up to which each look that sees a change reads the first member of the
+	// schedule.
+	firstParts = 16
+)
+
+// queueTopic returns the look that all views of a queue share.
+func (q *request) queueTopic(queue string) *live {
+	op := q.shared()
+	r := &queueReader{op: op, hub: q.hub, queue: queue, watcher: op.Watcher(queue)}
+	return &live{topic: "queue " + queue, look: r.look}
+}
+
+// queueReader reads a queue at intervals. One loop calls look.
+type queueReader struct {
+	op      *admin.Admin
+	hub     *hub
+	queue   string
+	watcher *admin.Watcher
+
+	sample   string // the last one, as JSON
+	moved    bool   // whether a look saw a change since fullAt
+	full     admin.QueueStats
+	fullAt   time.Time
+	fullNext time.Time
+	first    []admin.Due
+	line     []int64
+	series   queueSeries
+}
+
+func (r *queueReader) look(ctx context.Context) (sample, error) {
+	samples, err := r.watcher.Look(ctx)
+	if err != nil {
+		return sample{}, err
+	}
+	if len(samples) != 1 {
+		return sample{}, fmt.Errorf("look at queue %s: %d samples", r.queue, len(samples))
+	}
+	s := queueState{Now: samples[0], Late: latenessOf(samples[0])}
+	text, err := json.Marshal(s.Now)
+	if err != nil {
+		return sample{}, fmt.Errorf("look at queue %s: %w", r.queue, err)
+	}
+	changed := string(text) != r.sample
+	r.sample, r.moved = string(text), r.moved || changed
+	if s.Now.Err == nil { // else a key has another type, and Now.Err tells it
+		if err := r.read(ctx, s.Now.Partitions, changed); err != nil {
+			return sample{}, err
+		}
+	}
+	s.Full, s.First = r.full, r.first
+	s.Groups = groupsOf(s.Now, s.Full)
+	bridges, err := r.op.Bridges(ctx)
+	all := r.op.Advise(admin.Seen{Samples: samples, Bridges: bridges, BridgesFailed: err != nil})
+	for _, f := range all {
+		if f.Queue == r.queue || f.Queue == "" {
+			s.Findings = append(s.Findings, f)
+		}
+	}
+	r.line = append(slices.Clone(r.line), int64(s.Late))
+	if len(r.line) > latenessPoints {
+		r.line = r.line[len(r.line)-latenessPoints:]
+	}
+	s.Line = r.line
+	r.series = r.series.with(s.Now, time.Now())
+	s.Series = r.series
+	mark, err := s.mark()
+	if err != nil {
+		return sample{}, fmt.Errorf("look at queue %s: %w", r.queue, err)
+	}
+	return sample{value: s, mark: mark}, nil
+}
+
+// mark returns a text that is equal for two states that look the same on a page. The JSON of a sample lacks its error.
+// The mean rates change for half a minute after the last message.
+func (s queueState) mark() (string, error) {
+	text, err := json.Marshal([]any{s.Now, fmt.Sprint(s.Now.Err), s.Rates(), s.Full, s.First, s.Findings, s.Late})
+	return string(text), err
+}
+
+// read reads the first member of the schedule if the sample changed, and also the figures that cost more if it is time,
+// or if a viewer has changed something since.
+func (r *queueReader) read(ctx context.Context, partitions int, changed bool) error {
+	begun := time.Now()
+	isTime := begun.After(r.fullNext) && (r.moved || begun.Sub(r.fullAt) > quietEvery)
+	isTime = isTime || r.hub.lastChange("").After(r.fullAt)
+	if isTime || changed && partitions <= firstParts {
+		peeked, err := r.op.Peek(ctx, r.queue, 1, false)
+		if err != nil {
+			return err
+		}
+		r.first = peeked.Next
+	}
+	if !isTime {
+		return nil
+	}
+	full, err := r.op.Stats(ctx, r.queue)
+	if err != nil {
+		return err
+	}
+	r.full, r.fullAt, r.moved = full, begun, false
+	r.fullNext = time.Now().Add(max(fullEvery, fullShare*time.Since(begun)))
+	return nil
+}
+
+// groupsOf joins the two readings of the groups.
+func groupsOf(now admin.QueueSample, full admin.QueueStats) []queueGroup {
+	groups := make([]queueGroup, len(now.Groups))
+	for i, g := range now.Groups {
+		groups[i].GroupSample = g
+		for _, other := range full.Groups {
+			if other.Name == g.Name {
+				groups[i].Dead, groups[i].DeadApprox, groups[i].Known = other.Dead, other.DeadApprox, true
+			}
+		}
+	}
+	return groups
+}
+
+// pauseQueue, pauseWorkers and resumeQueue are the actions of the buttons below the title.
+func pauseQueue(q *request) (done, error) {
+	changed, err := q.op.Pause(q.ctx, q.queue(), true)
+	return q.paused(changed, err, "is paused: scheduled messages do not become ready. Ready messages are still delivered.")
+}
+
+func pauseWorkers(q *request) (done, error) {
+	changed, err := q.op.PauseWorkers(q.ctx, q.queue())
+	return q.paused(changed, err, "is paused, also for its workers: they take nothing new within about two seconds.")
+}
+
+func resumeQueue(q *request) (done, error) {
+	changed, err := q.op.Pause(q.ctx, q.queue(), false)
+	return q.paused(changed, err, "is resumed: due messages become ready.")
+}
+
+func (q *request) paused(changed bool, err error, text string) (done, error) {
+	if err != nil {
+		return done{}, err
+	}
+	if !changed {
+		return done{notice: q.queue() + " was already in this state. Nothing was changed."}, nil
+	}
+	return done{notice: q.queue() + " " + text}, nil
+}

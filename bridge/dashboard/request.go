@@ -1,0 +1,452 @@
+package dashboard
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/access"
+	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/lua"
+)
+
+// request is a request of a viewer with a valid token.
+type request struct {
+	*Dashboard
+	op    *admin.Admin // its errors suggest only queues that the viewer may inspect
+	w     http.ResponseWriter
+	r     *http.Request
+	ctx   context.Context // ends after Config.Timeout, unless the request is for a stream
+	grant *access.Grant
+	known time.Time  // when the token was last known to be valid
+	query url.Values // of the address; of an action, also its form
+
+	seen    string // mark of the result that the page shows: see topic.mark; "" = the page shows none
+	problem error  // of the address, or of the action whose form the page shows again; nil = none
+	preview any    // of the action whose form the page shows again: see done
+}
+
+// errForbidden: the token does not allow the request.
+var errForbidden = errors.New("your token does not allow this")
+
+// errConflict: the state of a queue or message does not allow the change.
+var errConflict = errors.New("nothing was changed")
+
+// elsewhere is the error of a page that another page shows better. The browser is sent there.
+type elsewhere struct{ page string }
+
+func (e elsewhere) Error() string { return "see " + e.page }
+
+// errNoPage: the dashboard has no such page.
+var errNoPage = errors.New("this dashboard has no such page")
+
+// errReadOnly: the dashboard changes nothing.
+var errReadOnly = errors.New("this dashboard is read-only")
+
+// errUnread: the form of a request is too large, or no form.
+var errUnread = errors.New("the form was not read")
+
+// errUnseen: the change was made, and its page cannot be shown.
+var errUnseen = errors.New("the change was made, but its result cannot be shown")
+
+// errStops: the dashboard has been closed.
+var errStops = errors.New("this process stops, and changed nothing: try again")
+
+// tooFast: the rate of the token does not allow another change now.
+type tooFast struct{ wait time.Duration }
+
+func (e tooFast) Error() string {
+	return fmt.Sprintf("your token has used up its rate: try again in %s", e.wait.Round(time.Millisecond))
+}
+
+// may reports whether the viewer's token allows a verb on a queue; "" stands for all queues. In read-only mode it
+// allows nothing but inspect.
+func (q *request) may(verb access.Verb, queue string) bool {
+	if q.cfg.ReadOnly && verb != access.Inspect {
+		return false
+	}
+	return q.grant.May(verb, queue)
+}
+
+// mayPublish reports whether the viewer may create, cancel and move messages of a queue.
+func (q *request) mayPublish(queue string) bool {
+	return q.may(access.Publish, queue) || q.may(access.Operate, queue)
+}
+
+// queue returns the queue that the query or the form names. pages and actions may trust that it is valid and that the
+// token allows it.
+func (q *request) queue() string { return q.query.Get("queue") }
+
+// queues returns the registered queues that the viewer may inspect.
+func (q *request) queues() ([]string, error) {
+	all, err := q.op.Queues(q.ctx)
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(all, func(name string) bool { return !q.may(access.Inspect, name) }), nil
+}
+
+// begin authenticates the viewer and returns the request, or answers it and returns nil.
+func (d *Dashboard) begin(w http.ResponseWriter, r *http.Request) *request {
+	g, err := d.grant(r)
+	switch {
+	case errors.Is(err, errLogin):
+		if r.Header.Get("Hx-Request") != "" || r.Header.Get("Accept") == "text/event-stream" {
+			w.Header().Set("Hx-Redirect", "login")
+			w.WriteHeader(http.StatusUnauthorized)
+			return nil
+		}
+		next := r.URL.Path[1:]
+		if r.URL.RawQuery != "" {
+			next += "?" + r.URL.RawQuery
+		}
+		redirect(w, "login?next="+url.QueryEscape(next))
+		return nil
+	case err != nil:
+		d.fail(w, r, nil, err)
+		return nil
+	}
+	op := d.op.Suggesting(func(queue string) bool { return g.May(access.Inspect, queue) })
+	return &request{Dashboard: d, op: op, w: w, r: r, ctx: r.Context(), grant: g, known: time.Now(),
+		query: r.URL.Query()}
+}
+
+// limit ends the request's context after Config.Timeout. The caller defers the returned function.
+func (q *request) limit() (end context.CancelFunc) {
+	q.ctx, end = context.WithTimeout(q.ctx, q.cfg.Timeout)
+	return end
+}
+
+// checkQueue returns an error if the request names a queue that is not valid, or that the token may not inspect.
+func (q *request) checkQueue() error {
+	if !q.query.Has("queue") || q.queue() == "" {
+		return nil
+	}
+	if err := lua.CheckQueue(q.queue()); err != nil {
+		return err
+	}
+	if !q.may(access.Inspect, q.queue()) {
+		return errForbidden
+	}
+	return nil
+}
+
+// answerPage answers the request for a page.
+func (d *Dashboard) answerPage(w http.ResponseWriter, r *http.Request, p page) {
+	q := d.begin(w, r)
+	if q == nil {
+		return
+	}
+	defer q.limit()()
+	err := q.checkQueue()
+	var data any
+	if err == nil {
+		data, err = p.show(q)
+	}
+	var to elsewhere
+	switch {
+	case errors.As(err, &to):
+		redirect(w, to.page)
+	case err != nil:
+		d.fail(w, r, q, err)
+	case q.problem != nil: // with the address
+		q.render(newFailure(q.problem).Status, p, data)
+	default:
+		q.render(http.StatusOK, p, data)
+	}
+}
+
+// answerRoute answers a request that writes its own answer. Its context has no deadline.
+func (d *Dashboard) answerRoute(w http.ResponseWriter, r *http.Request, s route) {
+	q := d.begin(w, r)
+	if q == nil {
+		return
+	}
+	err := q.checkQueue()
+	if err == nil {
+		err = s.serve(q)
+	}
+	if err != nil {
+		d.fail(w, r, q, err)
+	}
+}
+
+// answerAction makes a change, and sends the viewer back to a page, which shows the notice.
+func (d *Dashboard) answerAction(w http.ResponseWriter, r *http.Request, a action) {
+	q := d.begin(w, r)
+	if q == nil {
+		return
+	}
+	defer q.limit()()
+	leave, err := q.takeLargeForm(a)
+	if err != nil {
+		d.fail(w, r, q, err)
+		return
+	}
+	defer leave()
+	result, err := q.act(a)
+	if err != nil {
+		result = done{} // a change that failed has nothing to show
+	}
+	if result.shown != nil {
+		q.query = url.Values{} // the typed values were used
+	}
+	if preview := cmp.Or(result.preview, result.shown); err != nil || preview != nil {
+		answered, failed := q.showForm(a, preview, err)
+		switch {
+		case answered:
+			return
+		case err == nil && result.shown != nil:
+			err = fmt.Errorf("%w: %w", errUnseen, failed)
+		case err == nil:
+			err = failed
+		}
+	}
+	if err != nil {
+		d.fail(w, r, q, err)
+		return
+	}
+	q.notify(result.notice)
+	if result.page == "" {
+		result.page = safeNext(q.query.Get("back"))
+	}
+	redirect(w, result.page)
+}
+
+// maxActionBytes is the size of the largest form without a payload.
+const maxActionBytes = 4 << 20
+
+// readForm reads the form of a request, of at most some bytes, into q.query.
+func (q *request) readForm(most int64) error {
+	q.r.Body = http.MaxBytesReader(q.w, q.r.Body, most)
+	if err := q.r.ParseForm(); err != nil {
+		return fmt.Errorf("%w: %w", errUnread, lua.Invalid("form", "", "must be a form of at most %d bytes", most))
+	}
+	q.query = q.r.Form
+	return nil
+}
+
+// mayEver reports whether the viewer's token allows an action on some queue.
+func (q *request) mayEver(a action) bool { return slices.ContainsFunc(a.verbs, q.grant.MayAnywhere) }
+
+// takeLargeForm waits until the memory for a large form may be used. The caller calls the function that it returns.
+func (q *request) takeLargeForm(a action) (leave func(), err error) {
+	size := q.r.ContentLength
+	if !a.payload || size >= 0 && size <= maxActionBytes || !q.mayEver(a) {
+		return func() {}, nil
+	}
+	t, err := q.forms.join(q.grant.Name())
+	if err != nil {
+		return nil, err
+	}
+	before := 0
+	if err := q.forms.wait(q.ctx, t, func(n int) { before = n }); err != nil {
+		q.forms.leave(t)
+		return nil, tooMany{"large forms", before + 1}
+	}
+	return func() { q.forms.leave(t) }, nil
+}
+
+// act checks the form of an action, and makes the change.
+func (q *request) act(a action) (done, error) {
+	if !q.mayEver(a) { // before the form is read
+		return done{}, errForbidden
+	}
+	most := int64(maxActionBytes)
+	if a.payload {
+		most = 2 * lua.MaxPayloadBytes
+	}
+	if err := q.readForm(most); err != nil {
+		return done{}, err
+	}
+	if q.cfg.ReadOnly && !slices.Contains(a.verbs, access.Inspect) {
+		return done{}, errReadOnly
+	}
+	queue := q.queue()
+	if !a.allQueues && !a.manyQueues {
+		if err := lua.CheckQueue(queue); err != nil {
+			return done{}, err
+		}
+	}
+	verb, ok := q.allowed(a, queue)
+	if !ok {
+		return done{}, errForbidden
+	}
+	wait, err := q.cfg.Access.Take(q.ctx, q.grant, verb, 1)
+	switch {
+	case err != nil: // the request's context has ended
+		return done{}, err
+	case wait > 0:
+		return done{}, tooFast{wait}
+	}
+	if !q.beginChange() {
+		return done{}, errStops
+	}
+	defer q.inProgress.Done()
+	result, err := a.do(q)
+	if err == nil && result.preview != nil {
+		return result, nil
+	}
+	if a.allQueues {
+		queue = "" // a field of that name has not been checked
+	}
+	if a.manyQueues {
+		q.hub.changed("")
+	} else {
+		q.hub.changed(queue)
+	}
+	q.cfg.Access.Audit(q.grant, "dashboard."+a.path, queue, q.subject(slog.Bool("done", err == nil))...)
+	return result, err
+}
+
+// maxSubject is how many bytes of a field the audit log keeps: a form may name 500 dead letters.
+const maxSubject = 16 << 10
+
+// subject adds the subject of the form to the attributes of an audit line.
+func (q *request) subject(attrs ...slog.Attr) []slog.Attr {
+	for _, name := range []string{"id", "group", "letter", "name", "token", "job"} { // "token" is the name of a token
+		if value := strings.Join(q.query[name], " "); value != "" {
+			attrs = append(attrs, slog.String(name, cut(value, maxSubject)))
+		}
+	}
+	return attrs
+}
+
+// allowed returns the first verb of an action that the token allows. Of an action with many queues, it returns the
+// first verb, whose rate is charged.
+func (q *request) allowed(a action, queue string) (access.Verb, bool) {
+	if a.manyQueues {
+		ok := !slices.ContainsFunc(q.query["queue"], func(queue string) bool { return !q.mayOneOf(a.verbs, queue) })
+		return a.verbs[0], ok
+	}
+	if a.allQueues {
+		queue = ""
+	}
+	for _, verb := range a.verbs {
+		if q.may(verb, queue) {
+			return verb, true
+		}
+	}
+	return "", false
+}
+
+// mayOneOf reports whether the viewer's token allows one of the verbs on a queue.
+func (q *request) mayOneOf(verbs []access.Verb, queue string) bool {
+	return slices.ContainsFunc(verbs, func(v access.Verb) bool { return q.may(v, queue) })
+}
+
+const noticeCookie = "duestream_notice" // a sentence for the next page, in base64
+
+// notify shows a sentence on the next page.
+func (q *request) notify(text string) {
+	if text == "" {
+		return
+	}
+	value := base64.RawURLEncoding.EncodeToString([]byte(cut(text, 1000)))
+	http.SetCookie(q.w, &http.Cookie{
+		Name: noticeCookie, Value: value, MaxAge: 60, HttpOnly: true, Secure: isTLS(q.r), SameSite: http.SameSiteStrictMode,
+	})
+}
+
+// takeNotice returns the sentence that the last action left for this page, and deletes it.
+func (q *request) takeNotice() string {
+	cookie, err := q.r.Cookie(noticeCookie)
+	if err != nil {
+		return ""
+	}
+	http.SetCookie(q.w, &http.Cookie{Name: noticeCookie, MaxAge: -1, HttpOnly: true, Secure: isTLS(q.r),
+		SameSite: http.SameSiteStrictMode})
+	text, err := base64.RawURLEncoding.DecodeString(cookie.Value)
+	if err != nil {
+		return ""
+	}
+	return string(text)
+}
+
+// failure is the data of the page that shows an error.
+type failure struct {
+	Status int
+	Text   string
+	Hint   string
+	Away   bool   // Redis does not answer
+	Retry  bool   // the page loads itself again
+	Back   string // a page where to go on; "" = the overview
+
+	cause error
+}
+
+// notFound are the errors about something that does not exist.
+var notFound = []error{
+	errNoPage, admin.ErrNotFound, admin.ErrNoQueue, admin.ErrNoGroup, bridge.ErrNoRecurrence, admin.ErrNoToken,
+	admin.ErrNoTarget,
+}
+
+// newFailure returns the status and text for an error.
+func newFailure(err error) failure {
+	f := failure{Status: http.StatusInternalServerError, Text: err.Error(), cause: err, Hint: admin.Hint(err)}
+	var late tooFast
+	var moved changedMeanwhile
+	var busy tooManyJobs
+	var unknown jobElsewhere
+	var full tooMany
+	switch {
+	case errors.Is(err, errUnseen): // the change must not be repeated
+	case errors.Is(err, errForbidden), errors.Is(err, errReadOnly):
+		f.Status = http.StatusForbidden
+	case errors.Is(err, errConflict), errors.Is(err, bridge.ErrNotScheduled), errors.Is(err, bridge.ErrOldBridge):
+		f.Status = http.StatusConflict
+	case errors.Is(err, errStops):
+		f.Status = http.StatusServiceUnavailable
+	case errors.As(err, &unknown):
+		f.Status, f.Back = http.StatusNotFound, safeNext(unknown.back)
+	case errors.As(err, &late), errors.As(err, &busy), errors.As(err, &full):
+		f.Status = http.StatusTooManyRequests
+	case errors.Is(err, bridge.ErrInvalid):
+		f.Status = http.StatusBadRequest
+	case slices.ContainsFunc(notFound, func(one error) bool { return errors.Is(err, one) }):
+		f.Status = http.StatusNotFound
+	case errors.Is(err, bridge.ErrDuplicate), errors.Is(err, bridge.ErrOldBridge), errors.Is(err, admin.ErrNotEmpty),
+		errors.Is(err, admin.ErrKeyed), errors.Is(err, admin.ErrShrink), errors.As(err, &moved):
+		f.Status = http.StatusConflict
+	case lua.Temporary(err), errors.Is(err, context.DeadlineExceeded):
+		f.Status, f.Away = http.StatusServiceUnavailable, true
+	}
+	return f
+}
+
+// fail answers a request with the page of an error. q is nil if the viewer is not known.
+func (d *Dashboard) fail(w http.ResponseWriter, r *http.Request, q *request, err error) {
+	if errors.Is(err, context.Canceled) && r.Context().Err() != nil { // the viewer has left
+		return
+	}
+	f := newFailure(err)
+	f.Retry = f.Away && r.Method == http.MethodGet // to load the answer to a form again would repeat the change
+	if f.Status == http.StatusInternalServerError {
+		d.log.Error("a request of the dashboard failed", slog.String("path", r.URL.Path), slog.Any("error", err))
+	}
+	if q == nil {
+		q = &request{Dashboard: d, w: w, r: r, ctx: r.Context(), query: r.URL.Query()}
+		if g, err := d.grant(r); err == nil && errors.Is(f.cause, errNoPage) { // the page has the navigation
+			q.grant = g
+		}
+	}
+	q.render(f.Status, page{path: "failure", title: http.StatusText(f.Status), template: "failure"}, f)
+}
+
+// cut returns at most n bytes of a text, at a boundary of characters.
+func cut(text string, n int) string {
+	if len(text) <= n {
+		return text
+	}
+	return string(bytes.ToValidUTF8([]byte(text[:n]), nil)) + "…"
+}

@@ -1,0 +1,131 @@
+package dashboard
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/access"
+	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/lua"
+)
+
+// This file holds the page about tokens. It is for tokens that may inspect all queues.
+
+func tokensSection() section {
+	return section{
+		nav:   []navItem{{Path: "tokens", Title: "Tokens", Key: "t", AllQueues: true}},
+		pages: []page{{path: "tokens", title: "Tokens", template: "tokens", show: showTokens}},
+		actions: []action{
+			{path: "do-add-token", verbs: []access.Verb{access.Operate}, allQueues: true, form: "tokens", do: addToken},
+			{path: "do-remove-token", verbs: []access.Verb{access.Operate}, allQueues: true, do: removeToken},
+		},
+	}
+}
+
+// tokensView is the data of the page.
+type tokensView struct {
+	Tokens []admin.StoredToken
+	Verbs  []verbChoice
+	Added  *addedToken // nil = no token was added by this request
+	Unread string      // why the list of tokens cannot be shown beside the secret; "" = it is shown
+}
+
+// verbChoice is a verb that a new token may have.
+type verbChoice struct {
+	Verb    access.Verb
+	Allows  string
+	Checked bool
+}
+
+// addedToken is a new token with its secret, which is shown once.
+type addedToken struct{ Name, Secret string }
+
+var verbTexts = map[access.Verb]string{
+	access.Publish: "schedule, cancel and move messages",
+	access.Consume: "take messages, and acknowledge or return them",
+	access.Inspect: "look at queues, messages and settings",
+	access.Operate: "look at queues, messages and settings, and change them",
+}
+
+func showTokens(q *request) (any, error) {
+	if !q.may(access.Inspect, "") {
+		return nil, errForbidden
+	}
+	var v tokensView
+	v.Added, _ = q.preview.(*addedToken)
+	var err error
+	if v.Tokens, err = q.op.Tokens(q.ctx); err != nil {
+		if v.Added == nil {
+			return nil, err
+		}
+		v.Unread = err.Error() // nobody can read the secret again
+	}
+	for _, verb := range access.Verbs() {
+		if q.may(verb, "") {
+			v.Verbs = append(v.Verbs, verbChoice{verb, verbTexts[verb], slices.Contains(q.query["verb"], string(verb))})
+		}
+	}
+	return v, nil
+}
+
+// addToken adds a token. Nobody can give a verb that their own token lacks, or a later end.
+func addToken(q *request) (done, error) {
+	t := admin.Token{
+		Name: strings.TrimSpace(q.query.Get("token")), Description: strings.TrimSpace(q.query.Get("description")),
+		Rate: bridge.Rate(strings.TrimSpace(q.query.Get("rate"))),
+		Queues: strings.FieldsFunc(q.query.Get("queue"), func(r rune) bool {
+			return r == ',' || r == ' ' || r == '\n' || r == '\r' || r == '\t'
+		}),
+	}
+	var faults []error
+	for _, text := range q.query["verb"] {
+		verb := access.Verb(text)
+		t.Verbs = append(t.Verbs, verb)
+		if slices.Contains(access.Verbs(), verb) && !q.may(verb, "") {
+			faults = append(faults, lua.Invalid("verb", text, "must be a verb of your own token"))
+		}
+	}
+	if text := strings.TrimSpace(q.query.Get("days")); text != "" {
+		days, err := strconv.Atoi(text)
+		if err != nil || days < 1 || days > 36500 {
+			faults = append(faults, lua.Invalid("days", text, "must be a whole number between 1 and 36500"))
+		} else {
+			now, err := q.op.Time(q.ctx, "")
+			if err != nil {
+				return done{}, err
+			}
+			t.Expires = now.Add(time.Duration(days) * 24 * time.Hour)
+		}
+	}
+	if own := q.grant.Expires(); !own.IsZero() && (t.Expires.IsZero() || t.Expires.After(own)) {
+		faults = append(faults, lua.Invalid("days", q.query.Get("days"),
+			"must end the token no later than your own, which ends at %s", own.UTC().Format(time.RFC3339)))
+	}
+	if err := errors.Join(append(faults, t.Check())...); err != nil {
+		return done{}, err
+	}
+	secret, err := q.op.AddToken(q.ctx, t)
+	switch {
+	case errors.Is(err, admin.ErrTokenExists):
+		return done{}, inField("token", err)
+	case err != nil:
+		return done{}, err
+	}
+	return done{shown: &addedToken{t.Name, secret}}, nil
+}
+
+// removeToken revokes a token.
+func removeToken(q *request) (done, error) {
+	name := q.query.Get("token")
+	if err := q.op.RemoveToken(q.ctx, name); err != nil {
+		return done{}, fmt.Errorf("remove token %s: %w", name, err)
+	}
+	return done{
+		notice: "The token " + name + " was removed. Every process refuses it within a second.", page: "tokens",
+	}, nil
+}

@@ -1,0 +1,81 @@
+package dashboard
+
+import (
+	"net/http"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/duestream/duestream/bridge/access"
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+// A token that is added on the page must work, its secret must be shown once, and a removed token must be refused.
+func TestTokensAreAddedAndRemoved(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t), nil)
+	v := r.viewer(access.Verbs(), "*")
+	status, text := v.post("do-add-token", url.Values{"token": {"night-shift"}, "verb": {"inspect"},
+		"queue": {"orders, mails.*"}, "rate": {"10/s"}, "days": {"30"}, "description": {"<b>on call</b>"}})
+	redistest.Want(t, "status", status, http.StatusOK)
+	found := regexp.MustCompile(`id="secret">([^<]+)<`).FindStringSubmatch(text)
+	if found == nil {
+		t.Fatalf("the secret is not shown:\n%s", text)
+	}
+	secret := found[1]
+	if !strings.Contains(text, "&lt;b&gt;on call&lt;/b&gt;") {
+		t.Errorf("the description is missing, or is markup:\n%s", text)
+	}
+	if _, again := v.get("tokens"); strings.Contains(again, secret) || !strings.Contains(again, "night-shift") {
+		t.Error("the secret is shown again, or the token is missing")
+	}
+	added := r.stranger()
+	if _, text := added.post("login", url.Values{"token": {secret}}); !strings.Contains(text, "night-shift") {
+		t.Fatalf("the new token does not log in:\n%s", text)
+	}
+	tokens, err := r.op.Tokens(t.Context())
+	if err != nil || len(tokens) != 2 || strings.Join(tokens[0].Queues, " ") != "orders mails.*" ||
+		tokens[0].Expires.IsZero() || tokens[0].Rate != "10/s" {
+		t.Errorf("stored tokens: %+v, %v", tokens, err)
+	}
+	if status, text := v.post("do-remove-token", url.Values{"token": {"night-shift"}}); status != http.StatusOK {
+		t.Fatal(text)
+	}
+	added.eventuallyShows("", `id="token"`)
+	if r.log.Count(secret) > 0 {
+		t.Error("a log line holds the secret")
+	}
+	redistest.Want(t, "audit lines", r.log.Count("dashboard.do-add-token"), 1)
+}
+
+// A viewer must not give rights that their own token lacks, and a wrong form must keep the typed values.
+func TestTokensGiveNoMoreThanTheyHave(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t), nil)
+	v := r.viewer([]access.Verb{access.Operate}, "*")
+	for name, form := range map[string]url.Values{
+		"a verb that the viewer lacks": {"token": {"x"}, "queue": {"*"}, "verb": {"publish"}},
+		"no verb":                      {"token": {"x"}, "queue": {"*"}},
+		"an unknown verb":              {"token": {"x"}, "queue": {"*"}, "verb": {"fly"}},
+		"no queue":                     {"token": {"x"}, "verb": {"inspect"}},
+		"a wrong name":                 {"token": {"-x"}, "queue": {"*"}, "verb": {"inspect"}},
+		"a wrong expiry":               {"token": {"x"}, "queue": {"*"}, "verb": {"inspect"}, "days": {"0"}},
+		"a wrong rate":                 {"token": {"x"}, "queue": {"*"}, "verb": {"inspect"}, "rate": {"fast"}},
+		"too many queues": {"token": {"x"}, "queue": {strings.Repeat("q,", access.MaxPatterns+1)},
+			"verb": {"inspect"}},
+	} {
+		form.Set("description", "typed before")
+		status, text := v.post("do-add-token", form)
+		redistest.Want(t, name, status, http.StatusBadRequest)
+		if !strings.Contains(text, "typed before") || !strings.Contains(text, "This was refused") {
+			t.Errorf("%s: the form is not shown again:\n%s", name, text)
+		}
+	}
+	tokens, err := r.op.Tokens(t.Context())
+	if err != nil || len(tokens) != 1 {
+		t.Errorf("stored tokens: %+v, %v", tokens, err)
+	}
+	status, _ := r.viewer([]access.Verb{access.Operate, access.Inspect}, "orders").get("tokens")
+	redistest.Want(t, "tokens, for a token of one queue", status, http.StatusForbidden)
+}
