@@ -45,6 +45,12 @@ proof: ## everything that a change must pass: what CI runs
 browser: ## test the dashboard in Chromium, with axe-core
 	$(GO) test -count=1 -timeout 20m $(GOTESTFLAGS) ./bridge/dashboard/browser
 
+PICTURES := docs/guides/dashboard-pictures
+
+.PHONY: pictures
+pictures: ## take the pictures of the dashboard for the documents
+	DUESTREAM_TEST_PICTURES=$(abspath $(PICTURES)) $(GO) test -count=1 -timeout 20m ./bridge/dashboard/browser -run TestPicturesOfAShop
+
 .PHONY: race
 race: ## run all tests with the race detector
 	$(MAKE) test PACKAGES=./... GOTESTFLAGS="-race $(GOTESTFLAGS)"

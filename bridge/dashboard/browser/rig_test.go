@@ -48,8 +48,15 @@ func newRig(t *testing.T) *rig {
 func newRigOn(t *testing.T, s *redistest.Server, change func(*dashboard.Config)) *rig {
 	t.Helper()
 	redistest.Long(t)
-	r := &rig{Rig: queuetest.New(t, s), log: &queuetest.LogBook{}}
-	conn, err := bridge.Dial(t.Context(), s.URL())
+	return newRigOf(queuetest.New(t, s), change)
+}
+
+// newRigOf starts a dashboard for the prefix of a rig. change may change its configuration; nil changes nothing.
+func newRigOf(on *queuetest.Rig, change func(*dashboard.Config)) *rig {
+	t := on.T
+	t.Helper()
+	r := &rig{Rig: on, log: &queuetest.LogBook{}}
+	conn, err := bridge.Dial(t.Context(), on.Server.URL())
 	must(t, err)
 	r.op, err = admin.New(conn, r.Prefix)
 	must(t, err)
