@@ -7,6 +7,7 @@ import (
 
 	"github.com/oklog/ulid/v2"
 
+	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -62,7 +63,7 @@ func (s Sighting) moments() (all []Moment) {
 		if m.At.IsZero() {
 			return
 		}
-		m.Queue = s.Queue
+		m.At, m.Queue = view.Shown(m.At), s.Queue
 		all = append(all, m)
 	}
 	if s.Before != "" {

@@ -159,11 +159,11 @@ func (r *latencyReader) add(records []lua.Told) {
 	only := map[string]string{} // the only group of an entry that is a retry, by entry
 	for _, record := range slices.Backward(records) {
 		readyAt := lua.EntryTime(record.Entry)
-		tells := record.Entry != "" && readyAt.UnixMilli() > earliestDueMS // the ID of a foreign entry may be any number
+		tells := record.Entry != "" && readyAt.UnixMilli() > view.EarliestDue // the ID of a foreign entry may be any number
 		switch record.Event {
 		case lua.EventReady:
 			only[record.Entry] = record.Group
-			if record.Due.UnixMilli() > earliestDueMS {
+			if record.Due.UnixMilli() > view.EarliestDue {
 				r.all.Late.add(record.At.Sub(record.Due))
 			}
 		case lua.EventAcknowledged:

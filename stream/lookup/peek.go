@@ -141,7 +141,8 @@ func readDue(
 		}
 		for _, one := range page {
 			list = append(list, Due{
-				Due: view.ScoreTime(one.Score), Waits: waitsForKey(one.Score), ID: one.Member, member: one.Member,
+				Due: view.Shown(view.ScoreTime(one.Score)), Waits: waitsForKey(one.Score), ID: one.Member,
+				member: one.Member,
 			})
 		}
 		if len(page) < peekPage {
@@ -225,7 +226,7 @@ func (d *Due) parse(meta string) {
 	d.Malformed = !ok
 	d.For = cmp.Or(e.For, m.Group)
 	d.Attempt, d.MaxAttempts = e.Attempt, e.MaxAttempts
-	d.Expires, d.Error, d.Headers = e.Expires, e.Error, e.Headers
+	d.Expires, d.Error, d.Headers = view.Shown(e.Expires), e.Error, e.Headers
 	d.Key = e.Extra[lua.FieldKey]
 	if e.ID != "" {
 		d.ID = e.ID

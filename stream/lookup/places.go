@@ -55,8 +55,9 @@ type Place struct {
 
 func placeOf(state State, e lua.Entry) Place {
 	return Place{
-		State: state, Entry: e.EntryID, Due: e.Due, Attempt: e.Attempt, MaxAttempts: e.MaxAttempts, Expires: e.Expires,
-		Error: e.Error, Headers: e.Headers, Payload: e.Payload, Key: e.Extra[lua.FieldKey],
+		State: state, Entry: e.EntryID, Due: view.Shown(e.Due), Attempt: e.Attempt, MaxAttempts: e.MaxAttempts,
+		Expires: view.Shown(e.Expires),
+		Error:   e.Error, Headers: e.Headers, Payload: e.Payload, Key: e.Extra[lua.FieldKey],
 	}
 }
 
@@ -166,7 +167,7 @@ func (l *locator) addMember(ctx context.Context, member string, state State, gro
 	}
 	e, _ := lua.DecodeMeta(l.id, meta) // a message with malformed meta becomes a dead letter when it is due
 	place := placeOf(state, e)
-	place.Due, place.Waits = view.ScoreTime(score), waitsForKey(score)
+	place.Due, place.Waits = view.Shown(view.ScoreTime(score)), waitsForKey(score)
 	place.Group = group
 	place.Payload = payload
 	if payload == nil {
@@ -296,7 +297,7 @@ func (l *locator) addLetter(ctx context.Context, stored rueidis.XRangeSlice) err
 	e := lua.ParseLetter(stored.ID, stored.FieldValues)
 	place := placeOf(StateDead, e.Entry)
 	place.Letter, place.Entry = deadletter.LetterName(l.partition, e.EntryID), e.FailedEntry
-	place.Group, place.Reason, place.Dead = e.Group, e.Reason, e.Dead
+	place.Group, place.Reason, place.Dead = e.Group, e.Reason, view.Shown(e.Dead)
 	l.add(ctx, Sighting{Place: place})
 	return nil
 }

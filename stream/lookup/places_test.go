@@ -274,3 +274,29 @@ func TestLocateLooksWhereverTheIDMayBe(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Another program may write any number as a time. JSON has no year after 9999, so such a time must not make a finding
+// or a peek unreadable. Regression: `duestream find --json` and the download of the dashboard failed.
+func TestTimesBeyondJSONAreShownAsTheLatest(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.Groups("one")
+	r.Do("ZADD", r.Keys.Due, "900000000000000", "far")
+	r.Do("XADD", r.Keys.Stream, "900000000000000-1", "id", "far", "due_ms", "900000000000000",
+		"expires_ms", "900000000000001")
+	r.Take("one", "worker", 1)
+	f, err := Find(t.Context(), r.Client, r.Prefix, "far", FindOptions{Queues: []string{r.Queue}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	redistest.Want(t, "places", len(f.Places), 2)
+	peeked, err := Peek(t.Context(), r.Client, r.Prefix, r.Queue, 1, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, one := range []any{f, peeked.Next} {
+		if _, err := json.Marshal(one); err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -101,17 +101,18 @@ func recentChanges(queue string, records []lua.Told) (changes []RecentChange) {
 			continue
 		}
 		one := RecentChange{ID: record.ID, Change: Change{
-			Queue: queue, At: record.At, Event: record.Event, Group: record.Group, Attempt: record.Attempt, Due: record.Due,
-			Was: record.Was, Idle: view.Millis(record.Idle), Entry: record.Entry, Letter: record.Letter,
+			Queue: queue, At: record.At, Event: record.Event, Group: record.Group, Attempt: record.Attempt,
+			Due: view.Shown(record.Due), Was: view.Shown(record.Was), Idle: view.Millis(record.Idle), Entry: record.Entry, Letter: record.Letter,
 			Reason: record.Reason, Error: record.Error, Consumer: record.Consumer, By: record.By,
 		}}
 		if one.ID == "" || one.ID == record.Entry {
 			one.ID = ids[record.Entry]
 		}
-		if record.Event == lua.EventReady && record.Due.UnixMilli() > earliestDueMS {
+		if record.Event == lua.EventReady && record.Due.UnixMilli() > view.EarliestDue {
 			one.Late = view.Millis(max(0, record.At.Sub(record.Due)))
 		}
-		if readyAt := lua.EntryTime(record.Entry); record.Event != lua.EventReady && readyAt.UnixMilli() > earliestDueMS {
+		readyAt := lua.EntryTime(record.Entry)
+		if record.Event != lua.EventReady && readyAt.UnixMilli() > view.EarliestDue {
 			one.After = view.Millis(max(0, record.At.Sub(readyAt)))
 		}
 		changes = append(changes, one)

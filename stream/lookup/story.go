@@ -203,26 +203,23 @@ func (p *changePicker) pick(record lua.Told) {
 	}
 	change := Change{
 		Queue: p.queue, At: record.At, Event: record.Event, Group: record.Group, Attempt: record.Attempt,
-		Due: record.Due, Was: record.Was, Idle: view.Millis(record.Idle), Entry: record.Entry, Letter: record.Letter,
+		Due: view.Shown(record.Due), Was: view.Shown(record.Was), Idle: view.Millis(record.Idle), Entry: record.Entry, Letter: record.Letter,
 		Reason: record.Reason, Error: record.Error, Consumer: record.Consumer, By: record.By,
 	}
 	switch {
 	case record.Event == lua.EventReady:
 		p.entries[record.Entry] = readyEntry{record.At, record.Group}
-		if record.Due.UnixMilli() > earliestDueMS {
+		if record.Due.UnixMilli() > view.EarliestDue {
 			change.Late = view.Millis(max(0, record.At.Sub(record.Due)))
 		}
 	case !entry.readyAt.IsZero():
-		change.After = view.Millis(record.At.Sub(entry.readyAt))
+		change.After = view.Millis(max(0, record.At.Sub(entry.readyAt)))
 	}
 	if record.Letter != "" {
 		p.letters[record.Letter] = true
 	}
 	p.changes = append(p.changes, change)
 }
-
-// earliestDueMS is a time in 2001. An earlier due time means "now", so its message is not late.
-const earliestDueMS = 1e12
 
 // addProgress adds to the number of entries read, and to the number of entries to read.
 func (r *storyReader) addProgress(looked, total int64) {

@@ -48,8 +48,8 @@ type Hit struct {
 
 func hitOf(state lookup.State, e lua.Entry, bytes int64) Hit {
 	return Hit{
-		State: state, ID: e.ID, Entry: e.EntryID, Due: shown(e.Due), Key: e.Extra[lua.FieldKey], Attempt: e.Attempt,
-		MaxAttempts: e.MaxAttempts, Expires: shown(e.Expires), Error: e.Error, Headers: e.Headers, Bytes: bytes,
+		State: state, ID: e.ID, Entry: e.EntryID, Due: view.Shown(e.Due), Key: e.Extra[lua.FieldKey], Attempt: e.Attempt,
+		MaxAttempts: e.MaxAttempts, Expires: view.Shown(e.Expires), Error: e.Error, Headers: e.Headers, Bytes: bytes,
 	}
 }
 
@@ -59,7 +59,7 @@ func (f Filter) ofSchedule(one lua.FoundDue) (h Hit, ok bool) {
 	m := lua.ParseMember(one.Member)
 	e, readable := lua.DecodeMeta(m.ID, one.Meta)
 	h = hitOf(lookup.StateScheduled, e, one.Bytes)
-	h.ID, h.Group, h.Before, h.Due = m.ID, m.Group, m.Of, shown(view.ScoreTime(one.Score))
+	h.ID, h.Group, h.Before, h.Due = m.ID, m.Group, m.Of, view.Shown(view.ScoreTime(one.Score))
 	_, h.Waits = lua.DueScore(one.Score)
 	if m.Group != "" {
 		h.State = lookup.StateRetrying
@@ -100,20 +100,6 @@ func ofLetters(partition int, one lua.FoundStored) Hit {
 	l := lua.ParseLetter(one.Entry, one.Fields)
 	h := hitOf(lookup.StateDead, l.Entry, one.Bytes)
 	h.Letter, h.Entry = deadletter.LetterName(partition, one.Entry), l.FailedEntry
-	h.Group, h.Reason, h.Dead = l.Group, l.Reason, shown(l.Dead)
+	h.Group, h.Reason, h.Dead = l.Group, l.Reason, view.Shown(l.Dead)
 	return h
-}
-
-// latestShown is the latest time of a Hit, because JSON has no year after 9999 in any time zone.
-var latestShown = time.Date(9999, 12, 30, 0, 0, 0, 0, time.UTC)
-
-// shown returns a time as a Hit has it. Another program may have written any number.
-func shown(at time.Time) time.Time {
-	switch {
-	case at.After(latestShown):
-		return latestShown
-	case at.Year() < 1:
-		return time.Time{}
-	}
-	return at
 }

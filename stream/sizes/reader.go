@@ -263,12 +263,12 @@ func (r *reader) concludeGroups(ctx context.Context, p *partition) error {
 	}
 	p.lags = lags
 	p.Held, p.Flow = p.settings[policy.SettingHeld] == "1", FlowOf(p.settings)
-	if len(p.first) > 0 && p.Overdue > 0 {
+	if len(p.first) > 0 && p.Overdue > 0 && p.first[0].Score >= view.EarliestDue {
 		p.Behind = view.Millis(max(0, r.now.Sub(view.ScoreTime(p.first[0].Score))))
 		p.Stalled = r.stalled(p)
 	}
 	if len(p.upcoming) > 0 {
-		p.NextDue = view.ScoreTime(p.upcoming[0].Score)
+		p.NextDue = view.Shown(view.ScoreTime(p.upcoming[0].Score))
 	}
 	if len(p.infos) == 0 {
 		p.Ready = p.Entries

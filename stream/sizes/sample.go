@@ -131,7 +131,7 @@ func (r *reader) noteNewestEntries(p *partition) {
 	bytes := 0
 	for _, e := range p.glanced.Newest {
 		bytes += e.Size
-		if e.Due.IsZero() {
+		if e.Due.UnixMilli() < view.EarliestDue {
 			continue
 		}
 		ready := lua.EntryTime(e.ID)

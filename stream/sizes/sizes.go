@@ -24,7 +24,7 @@ type Sizes struct {
 
 	Scheduled int64       `json:"scheduled"` // includes retries, and overdue messages
 	Overdue   int64       `json:"overdue"`
-	Behind    view.Millis `json:"-"`                 // lateness of the oldest overdue message
+	Behind    view.Millis `json:"-"`                 // lateness of the oldest overdue message; 0: unknown
 	Stalled   view.Millis `json:"stalled_ms"`        // how long messages have been overdue while none became ready
 	NextDue   time.Time   `json:"next_due,omitzero"` // the earliest future due time
 

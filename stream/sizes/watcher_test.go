@@ -361,3 +361,17 @@ func TestWatcherSaysWhenTheServerIsAway(t *testing.T) {
 		return err == nil && len(all) == 1 && all[0].Entries == 1, fmt.Sprint(all, err)
 	})
 }
+
+// A due time before 2001 means "now", so it tells nothing about lateness. Regression: a bare ZADD with the score 0 or
+// with seconds made a queue 56 years late.
+func TestADueTimeThatMeansNowIsNotLate(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.Do("HSET", r.Keys.Policy, policy.SettingHeld, "1")
+	r.Do("ZADD", r.Keys.Due, "0", "zero", "1700000000", "seconds")
+	r.Do("XADD", r.Keys.Stream, "*", "id", "zero", "due_ms", "0", "attempt", "1")
+	r.Do("XADD", r.Keys.Stream, "*", "id", "seconds", "due_ms", "1700000000", "attempt", "1")
+	g, st := r.sample(r.newWatcher(r.Queue)), r.stats()
+	redistest.Want(t, "overdue", g.Overdue, 2)
+	redistest.Want(t, "times", fmt.Sprint(g.Late, g.Behind, g.Stalled, st.Behind, st.Stalled), "<nil> 0s 0s 0s 0s")
+}
