@@ -37,8 +37,8 @@ func TestLocateFollowsAMessageThroughAllStates(t *testing.T) {
 		r.Ready("a", "b", "axxb")
 		r.Xack("three", r.Take("three", "c", 3)...)
 		due := time.Now().Add(time.Hour).Truncate(time.Millisecond)
-		r.Enqueue(lua.Item{ID: id, When: lua.At(due), Payload: []byte("p"), Meta: lua.EncodeMeta(map[string]string{"k": "v"}, 5,
-			time.Time{})})
+		meta := lua.EncodeMeta(map[string]string{"k": "v"}, 5, time.Time{})
+		r.Enqueue(lua.Item{ID: id, When: lua.At(due), Payload: []byte("p"), Meta: meta})
 		places := r.locate(id)
 		if len(places) != 1 {
 			t.Fatalf("scheduled: %+v", places)

@@ -102,8 +102,9 @@ func recentChanges(queue string, records []lua.Told) (changes []RecentChange) {
 		}
 		one := RecentChange{ID: record.ID, Change: Change{
 			Queue: queue, At: record.At, Event: record.Event, Group: record.Group, Attempt: record.Attempt,
-			Due: view.Shown(record.Due), Was: view.Shown(record.Was), Idle: view.Millis(record.Idle), Entry: record.Entry, Letter: record.Letter,
-			Reason: record.Reason, Error: record.Error, Consumer: record.Consumer, By: record.By,
+			Due: view.Shown(record.Due), Was: view.Shown(record.Was), Idle: view.Millis(record.Idle),
+			Entry: record.Entry, Letter: record.Letter, Reason: record.Reason, Error: record.Error,
+			Consumer: record.Consumer, By: record.By,
 		}}
 		if one.ID == "" || one.ID == record.Entry {
 			one.ID = ids[record.Entry]

@@ -203,8 +203,9 @@ func (p *changePicker) pick(record lua.Told) {
 	}
 	change := Change{
 		Queue: p.queue, At: record.At, Event: record.Event, Group: record.Group, Attempt: record.Attempt,
-		Due: view.Shown(record.Due), Was: view.Shown(record.Was), Idle: view.Millis(record.Idle), Entry: record.Entry, Letter: record.Letter,
-		Reason: record.Reason, Error: record.Error, Consumer: record.Consumer, By: record.By,
+		Due: view.Shown(record.Due), Was: view.Shown(record.Was), Idle: view.Millis(record.Idle),
+		Entry: record.Entry, Letter: record.Letter, Reason: record.Reason, Error: record.Error,
+		Consumer: record.Consumer, By: record.By,
 	}
 	switch {
 	case record.Event == lua.EventReady:

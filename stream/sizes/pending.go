@@ -43,8 +43,8 @@ type PendingEntry struct {
 func pendingEntryOf(partition int, p view.Pending, notes lua.HeldNotes, now time.Time) PendingEntry {
 	id, since := p.ID.String(), p.Since(notes, now)
 	return PendingEntry{Entry: id, Partition: partition, Consumer: p.Consumer, Idle: view.Millis(p.Idle),
-		Since: view.Shown(lua.EntryTime(id)), Held: view.Millis(max(0, now.Sub(since))), HeldSince: since, Deliveries: p.Deliveries,
-		Cancelled: p.Cancelled}
+		Since: view.Shown(lua.EntryTime(id)), Held: view.Millis(max(0, now.Sub(since))), HeldSince: since,
+		Deliveries: p.Deliveries, Cancelled: p.Cancelled}
 }
 
 // PendingFilter selects pending entries. Zero fields do not restrict.

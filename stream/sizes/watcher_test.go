@@ -112,7 +112,8 @@ func TestSamplesAgreeWithStats(t *testing.T) {
 		}
 		r.Do("HSET", r.Keys.Policy, policy.SettingHeld, "1")
 		st, g := r.stats(), r.sample(r.newWatcher(r.Queue))
-		redistest.Want(t, "queue", fmt.Sprint(g.Queue, g.Partitions, g.Held, g.Scheduled, g.Overdue, g.Ready, g.Entries, g.Dead),
+		redistest.Want(t, "queue", fmt.Sprint(g.Queue, g.Partitions, g.Held, g.Scheduled, g.Overdue, g.Ready, g.Entries,
+			g.Dead),
 			fmt.Sprint(st.Queue, st.Partitions, st.Held, st.Scheduled, st.Overdue, st.Ready, st.Entries, st.Dead))
 		if d := time.Duration(g.Behind); d < time.Minute || d > 2*time.Minute {
 			t.Errorf("behind %s", d)
