@@ -29,21 +29,30 @@ func TestTheMarkOfTheSystemHasEachFigure(t *testing.T) {
 // The page of a queue must be updated when the queue becomes unreadable, and while its mean rates change.
 func TestTheMarkOfAQueueHasErrorAndRates(t *testing.T) {
 	t.Parallel()
-	mark := func(s queueState) string {
-		text, err := s.mark()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return text
-	}
 	same := []float64{3, 3}
-	s := queueState{Series: queueSeries{At: []int64{1, 2}, In: same, Out: same, Done: same}}
-	before := mark(s)
+	s := queueState{Series: queueSeries{At: []int64{1, 2}, Span: same, In: same, Out: same, Done: same}}
+	before := s.mark()
 	failed := s
 	failed.Now.Err = errors.New("the key has another type")
-	redistest.Want(t, "an error has the same mark", mark(failed) == before, false)
+	redistest.Want(t, "an error has the same mark", failed.mark() == before, false)
 	s.Series.In = []float64{3, 0}
-	redistest.Want(t, "another rate has the same mark", mark(s) == before, false)
+	redistest.Want(t, "another rate has the same mark", s.mark() == before, false)
+}
+
+// The ages of what a queue holds differ at each look. They must not keep its page busy.
+func TestTheMarkOfAQueueHasNoSeconds(t *testing.T) {
+	t.Parallel()
+	at := func(age time.Duration) string {
+		ms := admin.Millis(age)
+		var s queueState
+		s.Now.Groups = []admin.GroupSample{{OldestHeld: &ms, Oldest: &ms}}
+		s.Now.Groups[0].Waiting, s.Now.Groups[0].Unread = &ms, &ms
+		s.Now.Stalled, s.Now.NewestDead = ms, &ms
+		s.Findings = []doctor.Finding{{Code: "D1", Queue: "q", Found: age.String()}}
+		return s.mark()
+	}
+	redistest.Want(t, "a second later", at(time.Hour) == at(time.Hour+time.Second), true)
+	redistest.Want(t, "a minute later", at(time.Hour) == at(time.Hour+time.Minute), false)
 }
 
 // Findings about several keys of one queue must all be shown. The same finding of several queues is shown once, with

@@ -77,21 +77,31 @@ func lookAtSystem(
 	return s, nil
 }
 
-// mark returns a text that is equal for two samples that look the same on a page. Ages below a minute, and the clients
-// and commands of the servers, are left out: they differ at each look.
+// markOf returns a text that is equal for two samples of a queue that look the same on a page. Ages above a minute are
+// in it in whole minutes: exact ages differ at each look, and then a page would never rest.
+func markOf(q admin.QueueSample) string {
+	var text strings.Builder
+	fmt.Fprintln(&text, q.Queue, q.Partitions, q.Err, q.Held, q.Flow, q.Scheduled, q.Overdue, q.Ready, q.ReadyApprox,
+		q.Entries, q.Dead, ratesOf(q), latenessOf(q), q.MoreGroups)
+	for _, g := range q.Groups {
+		fmt.Fprintln(&text, g.Name, g.Lag, g.LagApprox, g.Pending, g.Retrying, g.RetryingMore, g.Consumers, g.Alive,
+			g.AliveApprox, g.Holder, perSecond(g.Done))
+		for _, age := range []*admin.Millis{g.Waiting, g.OldestHeld} {
+			if age != nil {
+				fmt.Fprintln(&text, wholeMinutes(*age))
+			}
+		}
+	}
+	return text.String()
+}
+
+// mark returns a text that is equal for two samples that look the same on a page. Ages are in it as far as they are in
+// markOf. The clients and commands of the servers are left out: they differ at each look.
 func (s systemSample) mark() string {
 	var text strings.Builder
 	for _, q := range s.queues {
-		fmt.Fprintln(&text, q.Queue, q.Partitions, q.Err, q.Held, q.Flow, q.Scheduled, q.Overdue, q.Ready, q.Entries, q.Dead,
-			ratesOf(q), latenessOf(q), s.lateness[q.Queue])
-		for _, g := range q.Groups {
-			fmt.Fprintln(&text, g.Name, g.Lag, g.Pending, g.Retrying, g.Consumers, g.Alive, g.Holder, perSecond(g.Done))
-			for _, age := range []*admin.Millis{g.Waiting, g.OldestHeld} {
-				if age != nil {
-					fmt.Fprintln(&text, wholeMinutes(*age))
-				}
-			}
-		}
+		text.WriteString(markOf(q))
+		fmt.Fprintln(&text, s.lateness[q.Queue])
 	}
 	for _, b := range s.bridges {
 		fmt.Fprintln(&text, b.Bridge, isAlive(b))

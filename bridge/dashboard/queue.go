@@ -15,13 +15,13 @@ func queueSection() section {
 	return section{
 		pages: []page{{path: "queue", title: "Queue", template: "queue", show: showQueue, live: liveQueue}},
 		actions: []action{
-			{path: "do-queue-pause", verbs: operate, form: "queue", do: pauseQueue},
-			{path: "do-queue-pause-workers", verbs: operate, form: "queue", do: pauseWorkers},
-			{path: "do-queue-resume", verbs: operate, form: "queue", do: resumeQueue},
-			{path: "do-queue-settings", verbs: operate, form: "queue", do: saveSettings},
+			{path: "do-queue-pause", verbs: operate, form: "queue", do: ofKnownQueue(pauseQueue)},
+			{path: "do-queue-pause-workers", verbs: operate, form: "queue", do: ofKnownQueue(pauseWorkers)},
+			{path: "do-queue-resume", verbs: operate, form: "queue", do: ofKnownQueue(resumeQueue)},
+			{path: "do-queue-settings", verbs: operate, form: "queue", do: ofKnownQueue(saveSettings)},
 			{path: "do-queue-create", verbs: []access.Verb{access.Publish, access.Operate}, form: "queue", payload: true,
 				do: createMessage},
-			{path: "do-queue-grow", verbs: operate, form: "queue", do: growQueue},
+			{path: "do-queue-grow", verbs: operate, form: "queue", do: ofKnownQueue(growQueue)},
 			{path: "do-queue-delete", verbs: operate, form: "queue", do: deleteQueue},
 		},
 	}

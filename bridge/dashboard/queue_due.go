@@ -16,7 +16,7 @@ import (
 // dueScale is a length of the bars.
 type dueScale struct {
 	Key, Title string
-	step       time.Duration
+	step       time.Duration // about
 	bars       int
 	layout     string // of the label of a bar
 	calendar   bool   // the bars are months
@@ -25,8 +25,8 @@ type dueScale struct {
 var dueScales = []dueScale{
 	{"minute", "Minutes", time.Minute, 60, "15:04", false},
 	{"hour", "Hours", time.Hour, 48, "Mon 2 Jan 15:04", false},
-	{"day", "Days", 24 * time.Hour, 60, "Mon 2 Jan 2006", false},
-	{"month", "Months", 24 * time.Hour, 12, "January 2006", true},
+	{"day", "Days", day, 60, "Mon 2 Jan 2006", false},
+	{"month", "Months", 30 * day, 12, "January 2006", true},
 }
 
 // Members that the tab lists.
@@ -47,7 +47,7 @@ type dueView struct {
 	From     time.Time
 	End      time.Time
 	EndLabel string
-	Earlier  time.Time // beginning of the bars before these
+	Earlier  time.Time // beginning of the bars before these; zero = they would be too early
 	Overdue  int64
 	Before   int64
 	Later    int64
@@ -65,6 +65,17 @@ func (v dueView) Ticks() (labels []string) {
 		labels = append(labels, v.Bars[quarter*len(v.Bars)/4].Label)
 	}
 	return append(labels, v.EndLabel)
+}
+
+// IsLast reports whether bars after these would be too late.
+func (v dueView) IsLast() bool { return v.End.UTC().Year() > latestYear }
+
+// Beginning returns the beginning of the bars for an address; "" if they begin now.
+func (v dueView) Beginning() string {
+	if !v.Shifted {
+		return ""
+	}
+	return boundText(v.From)
 }
 
 // NowX returns the place of the present in the box of the bars; "" if the bars do not show it.
@@ -126,11 +137,17 @@ func showDue(q *request, _ queueState) (any, error) {
 	if err := v.count(q); err != nil {
 		return nil, err
 	}
+	v.label(q.zone())
 	v.place()
-	v.EndLabel = v.label(v.End, q.zone())
 	v.List, err = q.listDue()
 	return v, err
 }
+
+// Years of a time of the address.
+const (
+	earliestYear = 1970
+	latestYear   = 9000
+)
 
 // timeOf reads a point in time of the address, in RFC 3339; zero if it is missing.
 func (q *request) timeOf(name string) (time.Time, error) {
@@ -139,8 +156,9 @@ func (q *request) timeOf(name string) (time.Time, error) {
 		return time.Time{}, nil
 	}
 	t, err := time.Parse(time.RFC3339, text)
-	if err != nil || t.Year() < 1970 || t.Year() > 9000 {
-		return time.Time{}, lua.Invalid(name, text, "must be a time of the years 1970 to 9000 in RFC 3339")
+	if err != nil || t.Year() < earliestYear || t.Year() > latestYear {
+		return time.Time{}, lua.Invalid(name, text, "must be a time of the years %d to %d in RFC 3339", earliestYear,
+			latestYear)
 	}
 	return t, nil
 }
@@ -151,72 +169,77 @@ func (s dueScale) begin(t time.Time, zone *time.Location) time.Time {
 	switch {
 	case s.calendar:
 		return time.Date(t.Year(), t.Month(), 1, 0, 0, 0, 0, zone)
-	case s.step == 24*time.Hour:
+	case s.step == day:
 		return time.Date(t.Year(), t.Month(), t.Day(), 0, 0, 0, 0, zone)
-	case s.step == time.Hour:
-		return time.Date(t.Year(), t.Month(), t.Day(), t.Hour(), 0, 0, 0, zone)
+	case s.step == time.Hour: // time.Date would not know which of two hours is meant that have the same name
+		return t.Truncate(time.Minute).Add(-time.Duration(t.Minute()) * time.Minute)
 	}
 	return t.Truncate(s.step)
 }
 
-// count fills in the bars.
-func (v *dueView) count(q *request) error {
-	if v.Scale.calendar {
-		return v.countMonths(q)
+// day is the length of a day without a change to or from summer time.
+const day = 24 * time.Hour
+
+// after returns the time that is n bars after the beginning of a bar. Days and months are those of the zone of that
+// time, so they differ in length.
+func (s dueScale) after(from time.Time, n int) time.Time {
+	switch {
+	case s.calendar:
+		return from.AddDate(0, n, 0)
+	case s.step == day:
+		return from.AddDate(0, 0, n)
 	}
-	h, err := q.op.DueHistogram(q.ctx, q.queue(), v.From, v.Scale.step, v.Scale.bars)
-	if err != nil {
-		return err
-	}
-	v.note(h)
-	v.Later = h.Later
-	zone := q.zone()
-	for i, n := range h.Bars {
-		from, until := h.Bar(i)
-		v.Bars = append(v.Bars, dueBar{From: from, Until: until, N: n, Label: v.label(from, zone)})
-	}
-	v.Earlier = v.From.Add(-time.Duration(v.Scale.bars) * v.Scale.step)
-	return nil
+	return from.Add(time.Duration(n) * s.step)
 }
 
-// countMonths counts days, and adds them up to months. A month has the days whose noon is in it, so a change to or from
-// summer time moves the bounds of later months by an hour.
-func (v *dueView) countMonths(q *request) error {
-	v.Earlier = v.From.AddDate(0, -v.Scale.bars, 0)
-	zone := q.zone()
-	days := int(v.From.AddDate(0, v.Scale.bars, 0).Sub(v.From).Hours()+12) / 24
-	for from, left := v.From, days; left > 0; {
-		n := min(left, admin.MaxBars)
-		h, err := q.op.DueHistogram(q.ctx, q.queue(), from, 24*time.Hour, n)
+// count fills in the bars. It asks for all neighbours of the same length together.
+func (v *dueView) count(q *request) error {
+	scale := v.Scale
+	for n := 0; len(v.Bars) < scale.bars; n = 0 {
+		first := len(v.Bars)
+		begin := scale.after(v.From, first)
+		step := scale.after(v.From, first+1).Sub(begin)
+		for first+n < scale.bars && scale.after(v.From, first+n+1).Sub(scale.after(v.From, first+n)) == step {
+			n++
+		}
+		h, err := q.op.DueHistogram(q.ctx, q.queue(), begin, step, n)
 		if err != nil {
 			return err
 		}
-		if left == days {
-			v.note(h)
+		if first == 0 {
+			v.At, v.Overdue, v.Before, v.Waiting = h.At, h.Overdue, h.Before, h.WaitForKey
 		}
 		v.Later = h.Later
 		for i, count := range h.Bars {
-			begin, end := h.Bar(i)
-			label := v.label(begin.Add(12*time.Hour), zone)
-			if last := len(v.Bars) - 1; last >= 0 && v.Bars[last].Label == label {
-				v.Bars[last].N += count
-				v.Bars[last].Until = end
-				continue
-			}
-			v.Bars = append(v.Bars, dueBar{From: begin, Until: end, N: count, Label: label})
+			from, until := h.Bar(i)
+			v.Bars = append(v.Bars, dueBar{From: from, Until: until, N: count})
 		}
-		_, from = h.Bar(n - 1)
-		left -= n
+	}
+	v.End = v.Bars[len(v.Bars)-1].Until
+	if earlier := scale.after(v.From, -scale.bars); earlier.Year() >= earliestYear {
+		v.Earlier = earlier
 	}
 	return nil
 }
 
-func (v *dueView) note(h admin.Histogram) {
-	v.At, v.Overdue, v.Before, v.Waiting = h.At, h.Overdue, h.Before, h.WaitForKey
-}
-
-func (v *dueView) label(from time.Time, zone *time.Location) string {
-	return from.In(zone).Format(v.Scale.layout)
+// label names the bars, in a time zone. If the clocks change between the first and the last bar, hours and minutes have
+// the name of their zone, because two of them may be the same.
+func (v *dueView) label(zone *time.Location) {
+	layout := v.Scale.layout
+	_, first := v.From.In(zone).Zone()
+	if _, last := v.End.In(zone).Zone(); first != last && v.Scale.step < day {
+		layout += " MST"
+	}
+	name := func(from, until time.Time) string {
+		if v.Scale.step >= day { // midnight may not exist, or be on the day before
+			from = from.Add(until.Sub(from) / 2)
+		}
+		return from.In(zone).Format(layout)
+	}
+	for i := range v.Bars {
+		v.Bars[i].Label = name(v.Bars[i].From, v.Bars[i].Until)
+	}
+	v.EndLabel = name(v.End, v.Scale.after(v.End.In(zone), 1))
 }
 
 // place computes the places of the bars.
@@ -225,7 +248,6 @@ func (v *dueView) place() {
 		v.Highest = max(v.Highest, b.N)
 		v.Total += b.N
 	}
-	v.End = v.Bars[len(v.Bars)-1].Until
 	width := 1000 / float64(len(v.Bars))
 	for i := range v.Bars {
 		b := &v.Bars[i]

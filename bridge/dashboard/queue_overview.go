@@ -2,9 +2,10 @@ package dashboard
 
 import (
 	"context"
-	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/duestream/duestream/bridge/admin"
@@ -21,6 +22,7 @@ type queueState struct {
 	Series   queueSeries
 	Groups   []queueGroup
 	Findings []doctor.Finding
+	Gone     bool // the queue does not exist any more
 }
 
 // slowWaiting is a wait for workers that is shown as a problem.
@@ -73,8 +75,10 @@ type queueReader struct {
 	queue   string
 	watcher *admin.Watcher
 
-	sample   string // the last one, as JSON
-	moved    bool   // whether a look saw a change since fullAt
+	began    time.Time // first look
+	lookedAt time.Time // last look
+	sample   string    // mark of the last sample
+	moved    bool      // whether a look saw a change since fullAt
 	full     admin.QueueStats
 	fullAt   time.Time
 	fullNext time.Time
@@ -92,12 +96,12 @@ func (r *queueReader) look(ctx context.Context) (sample, error) {
 		return sample{}, fmt.Errorf("look at queue %s: %d samples", r.queue, len(samples))
 	}
 	s := queueState{Now: samples[0], Late: latenessOf(samples[0])}
-	text, err := json.Marshal(s.Now)
-	if err != nil {
-		return sample{}, fmt.Errorf("look at queue %s: %w", r.queue, err)
+	if s.Gone, err = r.isGone(ctx, s.Now); err != nil || s.Gone {
+		return sample{value: s, mark: "gone"}, err
 	}
-	changed := string(text) != r.sample
-	r.sample, r.moved = string(text), r.moved || changed
+	mark := markOf(s.Now)
+	changed := mark != r.sample
+	r.sample, r.moved = mark, r.moved || changed
 	if s.Now.Err == nil { // else a key has another type, and Now.Err tells it
 		if err := r.read(ctx, s.Now.Partitions, changed); err != nil {
 			return sample{}, err
@@ -117,20 +121,49 @@ func (r *queueReader) look(ctx context.Context) (sample, error) {
 		r.line = r.line[len(r.line)-latenessPoints:]
 	}
 	s.Line = r.line
-	r.series = r.series.with(s.Now, time.Now())
+	r.addRates(s.Now)
 	s.Series = r.series
-	mark, err := s.mark()
-	if err != nil {
-		return sample{}, fmt.Errorf("look at queue %s: %w", r.queue, err)
-	}
-	return sample{value: s, mark: mark}, nil
+	return sample{value: s, mark: s.mark()}, nil
 }
 
-// mark returns a text that is equal for two states that look the same on a page. The JSON of a sample lacks its error.
-// The mean rates change for half a minute after the last message.
-func (s queueState) mark() (string, error) {
-	text, err := json.Marshal([]any{s.Now, fmt.Sprint(s.Now.Err), s.Rates(), s.Full, s.First, s.Findings, s.Late})
-	return string(text), err
+// isGone reports whether the queue does not exist: somebody has deleted it while it was watched. Only a sample without
+// contents raises the question.
+func (r *queueReader) isGone(ctx context.Context, now admin.QueueSample) (bool, error) {
+	if now.Err != nil || now.Scheduled+now.Entries+now.Dead > 0 || len(now.Groups) > 0 {
+		return false, nil
+	}
+	err := r.op.CheckKnown(ctx, r.queue)
+	if errors.Is(err, admin.ErrNoQueue) {
+		return true, nil
+	}
+	return false, err
+}
+
+// addRates adds the rates of a look to the series. Its times are those of the first look and of the monotonic clock, so
+// that they never go back.
+func (r *queueReader) addRates(now admin.QueueSample) {
+	at := time.Now()
+	if r.began.IsZero() {
+		r.began = at
+	}
+	r.series = r.series.with(now, r.began.Add(at.Sub(r.began)), at.Sub(r.lookedAt))
+	r.lookedAt = at
+}
+
+// mark returns a text that is equal for two states that look the same on a page. The mean rates change for half a
+// minute after the last message. Ages are in it as far as they are in markOf.
+func (s queueState) mark() string {
+	var text strings.Builder
+	text.WriteString(markOf(s.Now))
+	fmt.Fprintln(&text, s.Rates(), s.Late, s.Full.Turns, s.Full.WaitForKey, s.Full.LooksSeconds, s.Full.DedupWindows,
+		s.Full.MemoryBytes()>>10, s.Full.Warnings, s.Full.Policy.History, s.First)
+	for _, g := range s.Groups {
+		fmt.Fprintln(&text, g.Name, g.Dead, g.DeadApprox, g.Known)
+	}
+	for _, f := range s.Findings {
+		fmt.Fprintln(&text, f.Code, f.Queue, f.Group, f.Count)
+	}
+	return text.String()
 }
 
 // read reads the first member of the schedule if the sample changed, and also the figures that cost more if it is time,
@@ -138,7 +171,7 @@ func (s queueState) mark() (string, error) {
 func (r *queueReader) read(ctx context.Context, partitions int, changed bool) error {
 	begun := time.Now()
 	isTime := begun.After(r.fullNext) && (r.moved || begun.Sub(r.fullAt) > quietEvery)
-	isTime = isTime || r.hub.lastChange("").After(r.fullAt)
+	isTime = isTime || r.hub.lastChange(r.queue).After(r.fullAt)
 	if isTime || changed && partitions <= firstParts {
 		peeked, err := r.op.Peek(ctx, r.queue, 1, false)
 		if err != nil {
@@ -170,6 +203,17 @@ func groupsOf(now admin.QueueSample, full admin.QueueStats) []queueGroup {
 		}
 	}
 	return groups
+}
+
+// ofKnownQueue returns an action that is refused if the queue does not exist. Otherwise a page that was loaded before
+// somebody deleted the queue would create settings of it.
+func ofKnownQueue(do func(*request) (done, error)) func(*request) (done, error) {
+	return func(q *request) (done, error) {
+		if err := q.op.CheckKnown(q.ctx, q.queue()); err != nil {
+			return done{}, err
+		}
+		return do(q)
+	}
 }
 
 // pauseQueue, pauseWorkers and resumeQueue are the actions of the buttons below the title.

@@ -16,17 +16,19 @@ const seriesPoints = 180
 
 // queueSeries are the rates of a queue at the last looks, oldest first. It is not changed after it was made.
 type queueSeries struct {
-	At            []int64 // Unix seconds
+	At            []int64   // Unix seconds
+	Span          []float64 // seconds that the rates are of: since the look before
 	In, Out, Done []float64
 }
 
-// with returns the series with the rates of another look. A look without rates adds nothing.
-func (s queueSeries) with(now admin.QueueSample, at time.Time) queueSeries {
+// with returns the series with the rates of another look, a span after the look before it. A look without rates adds
+// nothing.
+func (s queueSeries) with(now admin.QueueSample, at time.Time, span time.Duration) queueSeries {
 	if now.PerSecond == nil || now.Err != nil {
 		return s
 	}
 	return queueSeries{
-		At: lastOf(s.At, at.Unix()), In: lastOf(s.In, roundRate(now.PerSecond.In)),
+		At: lastOf(s.At, at.Unix()), Span: lastOf(s.Span, span.Seconds()), In: lastOf(s.In, roundRate(now.PerSecond.In)),
 		Out: lastOf(s.Out, roundRate(now.PerSecond.Out)), Done: lastOf(s.Done, roundRate(now.PerSecond.Done)),
 	}
 }
@@ -72,11 +74,11 @@ func (s queueState) Rates() meanRates {
 	for first > 0 && at[len(at)-1]-at[first-1] < int64(meanFor/time.Second) {
 		first--
 	}
-	mean := func(all []float64) string {
+	mean := func(all []float64) string { // a rate counts by its time: the looks at a quiet queue are far apart
 		sum, known := 0.0, 0.0
-		for _, v := range all[first:] {
-			if !math.IsNaN(v) {
-				sum, known = sum+v, known+1
+		for i, v := range all[first:] {
+			if span := s.Series.Span[first+i]; !math.IsNaN(v) {
+				sum, known = sum+v*span, known+span
 			}
 		}
 		return rateText(sum / known) // NaN if none is known

@@ -158,3 +158,42 @@ func TestQueueHistoryShowsTheLastChanges(t *testing.T) {
 	status, _ = r.viewer(inspect, "other").get(page)
 	redistest.Want(t, "status for another queue", status, http.StatusForbidden)
 }
+
+// A day of a change from or to summer time has 25 or 23 hours, and the days after it begin at midnight. Regression: all
+// days had 24 hours, so from the autumn on each bar had the name of the day before, and one day had two bars.
+func TestDaysAndMonthsAreThoseOfTheZone(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t), nil)
+	berlin, err := time.LoadLocation("Europe/Berlin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, due := range []time.Time{
+		time.Date(2031, 10, 26, 0, 30, 0, 0, berlin), time.Date(2031, 10, 26, 23, 30, 0, 0, berlin), // 25 hours
+		time.Date(2031, 10, 27, 0, 30, 0, 0, berlin), time.Date(2031, 10, 31, 23, 59, 0, 0, berlin),
+		time.Date(2031, 11, 1, 0, 0, 0, 0, berlin),
+	} {
+		if _, err := r.client.Schedule(t.Context(), r.Queue, nil, bridge.At(due)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	v := r.viewer(inspect, r.Queue)
+	v.setZone("Europe/Berlin")
+	page := "queue?queue=" + r.Queue + "&tab=due&from=2031-10-25T12:00:00Z&by="
+	_, text := v.get(page + "day")
+	contains(t, text, "Sun 26 Oct 2031: 2 messages", "Mon 27 Oct 2031: 1 message", "Fri 31 Oct 2031: 1 message",
+		"Sat 1 Nov 2031: 1 message")
+	_, text = v.get(page + "month")
+	contains(t, text, "October 2031: 4 messages", "November 2031: 1 message")
+	// 2:30 comes twice: at 0:30 and at 1:30 UTC.
+	for _, hour := range []int{0, 1} {
+		due := bridge.At(time.Date(2031, 10, 26, hour, 30, 0, 0, time.UTC))
+		if _, err := r.client.Schedule(t.Context(), r.Queue, nil, due); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, text = v.get(page + "hour")
+	contains(t, text, "Sun 26 Oct 02:00 CEST: 1 message", "Sun 26 Oct 02:00 CET: 1 message")
+	_, text = v.get("queue?queue=" + r.Queue + "&tab=due&by=hour&from=2031-10-26T01:40:00Z")
+	contains(t, text, "from=2031-10-26T01%3A00%3A00Z", "Sun 26 Oct 02:00: 1 message")
+}

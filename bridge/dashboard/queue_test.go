@@ -6,6 +6,7 @@ import (
 	"math"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -152,7 +153,8 @@ func TestQueueShowsLargeAndUnknownFigures(t *testing.T) {
 			Sizes:      sizesOf(math.MaxInt64),
 			Partitions: 256,
 		},
-		Series: queueSeries{At: []int64{1}, In: []float64{1_234_567.8}, Out: []float64{math.NaN()}, Done: []float64{0}},
+		Series: queueSeries{At: []int64{1}, Span: []float64{1}, In: []float64{1_234_567.8}, Out: []float64{math.NaN()},
+			Done: []float64{0}},
 		Groups: []queueGroup{{GroupSample: admin.GroupSample{
 			GroupSizes: admin.GroupSizes{Name: "g", Lag: math.MaxInt64, LagApprox: true, Pending: 9_007_199_254_740_993},
 			OldestHeld: &held, Holder: strings.Repeat("w", 300), RetryingMore: true,
@@ -211,4 +213,32 @@ func TestQueueHidesAdviceAboutTheWholeSystem(t *testing.T) {
 		redistest.Want(t, queues, strings.Join(names, " "), want)
 	}
 	redistest.Want(t, "findings of the sample", len(state.Findings), 3)
+}
+
+// A queue that somebody deletes must not look like an empty queue to others who watch it, and the buttons of their
+// pages must not create settings of it again.
+func TestADeletedQueueIsGoneForItsOtherViewers(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t), nil)
+	if err := r.op.Register(t.Context(), r.Queue); err != nil {
+		t.Fatal(err)
+	}
+	v := r.viewer(operate, "*")
+	other := v.watch("live-queue?queue=" + r.Queue)
+	_, update := other.next()
+	contains(t, update, "do-queue-pause")
+	_, page := v.post("do-queue-delete", url.Values{"queue": {r.Queue}, "confirm": {r.Queue}})
+	contains(t, page, r.Queue+" was deleted.")
+	name, update := other.next()
+	redistest.Want(t, "event", name, "update")
+	contains(t, update, "does not exist any more")
+	lacks(t, update, "do-queue-pause", "tab=settings")
+	for _, action := range []string{"pause", "pause-workers", "resume", "settings", "grow"} {
+		status, _ := v.post("do-queue-"+action, url.Values{"queue": {r.Queue}, "rate": {"5/s"}, "partitions": {"3"}})
+		redistest.Want(t, "status of "+action, status, http.StatusNotFound)
+	}
+	redistest.Want(t, "keys", len(r.Texts("KEYS", "*{"+r.Queue+"*")), 0)
+	names, err := r.op.Queues(t.Context())
+	redistest.Want(t, "registered", slices.Contains(names, r.Queue), false)
+	redistest.Want(t, "error", err, nil)
 }
