@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"path"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"time"
@@ -46,8 +48,9 @@ type Config struct {
 
 	Observer bridge.Observer // gets events of messages; nil = none
 
-	// MaxViewers limits the pages that are kept up to date at the same time. Further pages are shown, and not updated.
-	// Default 2,000.
+	// MaxViewers limits the pages that are kept up to date at the same time, and half of it the different views among
+	// them. Further pages are shown, and not updated. A token gets a further place only while more places are free than
+	// it holds, so one token gets at most half of them. Default 2,000.
 	MaxViewers int
 	Timeout    time.Duration // of a request that is not a stream; default 10s
 }
@@ -124,12 +127,14 @@ func New(cfg Config) (*Dashboard, error) {
 	d.stopping, d.stop = context.WithCancel(context.Background())
 	d.cutting, d.cut = context.WithCancel(context.Background())
 	d.hub = newHub(d.stopping, cfg.MaxViewers, cfg.Timeout)
+	d.hub.log = cfg.Logger
 	d.finds = make(chan struct{}, maxFinds)
 	d.searches = &line{what: "searches", running: map[*turn]bool{}}
 	d.forms = &line{what: "large forms", running: map[*turn]bool{}}
-	d.jobs = &jobs{stopping: d.stopping, all: map[string]*job{}, audit: cfg.Access.Audit, changed: func(j *job) {
-		d.hub.wake(jobTopic(j))
-	}}
+	d.jobs = &jobs{stopping: d.stopping, all: map[string]*job{}, audit: cfg.Access.Audit, log: cfg.Logger,
+		changed:   func(j *job) { d.hub.wake(jobTopic(j)) },
+		hasChange: d.hub.changed,
+	}
 	d.book = newLetterBook(op.DeadLetters())
 	d.handler = http.NewCrossOriginProtection().Handler(d.newRouter())
 	return d, nil
@@ -176,6 +181,38 @@ func (d *Dashboard) beginChange() bool {
 	return !d.closed
 }
 
+// defect is a panic.
+type defect struct {
+	value any
+	stack string
+}
+
+func (d *defect) Error() string { return fmt.Sprintf("a defect of this program: %v", d.value) }
+
+// guarded does work that runs for several viewers, and returns a panic as a defect. Else a fault of one view would end
+// the process, with all that it does besides the dashboard.
+func guarded(work func() error) (err error) {
+	defer func() {
+		if value := recover(); value != nil {
+			err = &defect{value, string(debug.Stack())}
+		}
+	}()
+	return work()
+}
+
+// logPanic logs a panic of a request. The connection is cut, because the answer may have begun.
+func (d *Dashboard) logPanic(r *http.Request) {
+	value := recover()
+	switch {
+	case value == nil:
+		return
+	case value != http.ErrAbortHandler:
+		d.log.Error("a request of the dashboard panicked", slog.String("path", r.URL.Path), slog.Any("error", value),
+			slog.String("stack", string(debug.Stack())))
+	}
+	panic(http.ErrAbortHandler)
+}
+
 // contentPolicy forbids everything but the dashboard's own files.
 const contentPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; " +
 	"img-src 'self' data:; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
@@ -199,5 +236,6 @@ func (d *Dashboard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ctx, end := context.WithCancel(r.Context())
 	defer end()
 	defer context.AfterFunc(d.cutting, end)()
+	defer d.logPanic(r)
 	d.handler.ServeHTTP(w, r.WithContext(ctx))
 }

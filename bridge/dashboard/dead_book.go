@@ -150,7 +150,7 @@ func (s deadState) mark() string {
 // liveDead returns the look that all viewers of a queue's dead letters share; "" = of all queues. With all, the look
 // reads further letters each time, until it has read them all.
 func (d *Dashboard) liveDead(queue string, all bool) *live {
-	l := &live{part: "dead-live"}
+	l := &live{part: "dead-live", queue: queue}
 	switch {
 	case queue == "":
 		watcher := d.op.Watcher()

@@ -20,8 +20,7 @@ import (
 
 // Limits of jobs.
 const (
-	maxJobs         = 16          // running in this process
-	maxJobsOfToken  = 8           // of them, those of one token
+	maxJobs         = 16          // running in this process; hasRoom divides them among tokens
 	maxEndedJobs    = 500         // whose results are kept
 	maxEndedBytes   = 32 << 20    // of the texts of the results that are kept
 	keepJobFor      = time.Hour   // after its end
@@ -99,9 +98,11 @@ type job struct {
 
 // jobs are the jobs of this process.
 type jobs struct {
-	stopping context.Context
-	changed  func(j *job) // tells the viewers of a job
-	audit    func(g *access.Grant, action, queue string, attrs ...slog.Attr)
+	stopping  context.Context
+	changed   func(j *job)       // tells the viewers of a job
+	hasChange func(queue string) // tells that pages about a queue are outdated; "" = about any queue
+	audit     func(g *access.Grant, action, queue string, attrs ...slog.Attr)
+	log       *slog.Logger
 
 	mu      sync.Mutex
 	closed  bool
@@ -118,10 +119,13 @@ func (all *jobs) close() {
 }
 
 // tooManyJobs: no further job may run now.
-type tooManyJobs struct{ limit, who string }
+type tooManyJobs struct {
+	n   int
+	who string // "your token" or "this process"
+}
 
 func (e tooManyJobs) Error() string {
-	return fmt.Sprintf("%s jobs %s are running already: wait until one has ended, or stop one", e.limit, e.who)
+	return fmt.Sprintf("%s runs %d of at most %d jobs already: wait until one has ended, or stop one", e.who, e.n, maxJobs)
 }
 
 // jobElsewhere: this process does not know the job.
@@ -152,6 +156,7 @@ func (q *request) startJob(spec jobSpec) (page string, err error) {
 	}
 	viewer := &request{Dashboard: q.Dashboard, grant: q.grant, known: q.known}
 	check := func() error { return viewer.recheck(ctx, cookie.Value, spec) }
+	q.about(slog.String("job", j.id), slog.String("change", spec.kind))
 	go q.jobs.run(ctx, j, q.grant, check)
 	return href("job", "job", j.id, "back", spec.back)
 }
@@ -213,9 +218,9 @@ func (all *jobs) add(j *job) error {
 	case all.closed:
 		return errStops
 	case running >= maxJobs:
-		return tooManyJobs{fmt.Sprint(maxJobs), "of this process"}
-	case own >= maxJobsOfToken:
-		return tooManyJobs{fmt.Sprint(maxJobsOfToken), "of your token"}
+		return tooManyJobs{running, "this process"}
+	case !hasRoom(own, running, maxJobs):
+		return tooManyJobs{own, "your token"}
 	}
 	all.all[j.id] = j
 	all.running.Add(1)
@@ -280,7 +285,11 @@ func (all *jobs) run(ctx context.Context, j *job, g *access.Grant, check func() 
 			}
 		}
 	}()
-	err := j.run(ctx, func(c jobCounts) { all.report(j, c) })
+	err := guarded(func() error { return j.run(ctx, func(c jobCounts) { all.report(j, c) }) })
+	if broken := (*defect)(nil); errors.As(err, &broken) {
+		all.log.Error("a job of the dashboard panicked", slog.String("job", j.id), slog.String("change", j.kind),
+			slog.Any("error", err), slog.String("stack", broken.stack))
+	}
 	if cause := context.Cause(ctx); err != nil && cause != nil {
 		err = cause
 	}
@@ -290,8 +299,19 @@ func (all *jobs) run(ctx context.Context, j *job, g *access.Grant, check func() 
 	j.ended, j.err = time.Now(), err
 	j.jobSpec.run = nil // so that what it refers to can be freed
 	j.mu.Unlock()
+	if !j.dryRun {
+		all.hasChange(oneOf(j.queues))
+	}
 	all.note(j, g, "end")
 	all.changed(j)
+}
+
+// oneOf returns the only element of a list of queues; "" = there are several.
+func oneOf(queues []string) string {
+	if len(queues) != 1 {
+		return ""
+	}
+	return queues[0]
 }
 
 // report keeps the counts of a job, and tells its viewers.
@@ -310,21 +330,25 @@ func (all *jobs) report(j *job, c jobCounts) {
 
 // note writes a line of the audit log about the begin or the end of a job.
 func (all *jobs) note(j *job, g *access.Grant, moment string) {
-	queue := ""
-	if len(j.queues) == 1 {
-		queue = j.queues[0]
-	}
 	v := j.view()
 	attrs := []slog.Attr{
 		slog.String("job", j.id), slog.String("change", j.kind), slog.Bool("dry_run", j.dryRun),
-		slog.String("queues", cut(strings.Join(j.queues, " "), 500)),
+		slog.String("queues", cut(strings.Join(j.queues, " "), 500)), slog.String("what", cut(j.what(), 500)),
 	}
 	if moment == "end" {
 		attrs = append(attrs, slog.String("outcome", v.Outcome), slog.Int64("changed", v.Counts.Changed),
 			slog.Int64("unchanged", v.Counts.Unchanged), slog.Int64("gone", v.Counts.Gone),
 			slog.Int64("refused", v.Counts.Refused), slog.Int64("unfit", v.Counts.Unfit))
 	}
-	all.audit(g, "dashboard.job-"+moment, queue, attrs...)
+	all.audit(g, "dashboard.job-"+moment, oneOf(j.queues), attrs...)
+}
+
+// what says in words what the job changes, for the audit log.
+func (s jobSpec) what() string {
+	if s.about == "" {
+		return s.title
+	}
+	return s.title + ": " + s.about
 }
 
 // job returns a job that the viewer may see: a job of the viewer's token, or of queues that the viewer operates. The
@@ -490,6 +514,7 @@ func stopJob(q *request) (done, error) {
 	if err != nil {
 		return done{}, err
 	}
+	q.about(slog.String("change", j.kind), slog.String("queues", cut(strings.Join(j.queues, " "), 500)))
 	j.cancel(errJobStopped)
 	return done{notice: "The job stops after its running step.", page: j.view().Page}, nil
 }

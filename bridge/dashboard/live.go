@@ -6,8 +6,8 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"log/slog"
-	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -32,6 +32,12 @@ const (
 // each render their own.
 const maxCachedParts = 64
 
+// maxRenders is the number of parts that are rendered at the same time. Each takes up to a megabyte of memory.
+const maxRenders = 8
+
+// maxChanges is the number of queues whose last change the hub knows.
+const maxChanges = 1000
+
 // seenParameter is the parameter of a stream that holds the mark of the result that the page shows.
 const seenParameter = "seen"
 
@@ -43,6 +49,7 @@ type live struct {
 	// topic names the sample. All viewers of a topic share one loop of looks at Redis, so look must not depend on the
 	// viewer.
 	topic string
+	queue string // that the topic is about; "" = several
 	look  func(context.Context) (sample, error)
 
 	part string                                 // name of the template, which defines an element with this ID
@@ -71,28 +78,56 @@ type hub struct {
 	stopping   context.Context
 	timeout    time.Duration
 	maxViewers int
+	maxTopics  int
+	log        *slog.Logger
+	renders    chan struct{} // has one element for each part that is being rendered
 
 	mu        sync.Mutex
 	topics    map[string]*topic
+	topicsOf  map[string]int // by the name of the token that started the loop
 	viewers   int
+	viewersOf map[string]int       // by the name of the token
 	changedAt time.Time            // when a viewer of this process last changed something
 	changes   map[string]time.Time // by queue, the last change; "" = a change of several queues
 	loops     sync.WaitGroup
 }
 
+// leastTopics is the number of topics that a hub may have, however few viewers it may have.
+const leastTopics = 16
+
 func newHub(stopping context.Context, maxViewers int, timeout time.Duration) *hub {
-	return &hub{stopping: stopping, maxViewers: maxViewers, timeout: timeout, topics: map[string]*topic{},
+	return &hub{stopping: stopping, maxViewers: maxViewers, maxTopics: max(leastTopics, maxViewers/2), timeout: timeout,
+		log: slog.New(slog.DiscardHandler), renders: make(chan struct{}, maxRenders),
+		topics: map[string]*topic{}, topicsOf: map[string]int{}, viewersOf: map[string]int{},
 		changes: map[string]time.Time{}}
 }
 
 // wait waits for the loops, after stopping was cancelled.
-func (h *hub) wait() { h.loops.Wait() }
+func (h *hub) wait() {
+	h.mu.Lock() // a request that saw the hub running has started its loop
+	h.mu.Unlock()
+	h.loops.Wait()
+}
+
+// noRoom: there are too many pages that are kept up to date, or too many different ones.
+type noRoom struct {
+	who  string // "your token" or "this dashboard"
+	n    int
+	what string // "page" or "different view"
+}
+
+func (e noRoom) Error() string {
+	return fmt.Sprintf("%s keeps %s up to date already: close some of them", e.who, plural(e.n, e.what, e.what+"s"))
+}
 
 // topic is a loop of looks, and its last result.
 type topic struct {
-	look func(context.Context) (sample, error)
-	name string        // unlike that of any other topic of any process
-	wake chan struct{} // has one element when a viewer came
+	look  func(context.Context) (sample, error)
+	name  string        // unlike that of any other topic of any process
+	key   string        // in the hub
+	queue string        // that the topic is about; "" = several
+	owner string        // name of the token that started the loop
+	wake  chan struct{} // has one element when somebody wants a look now
 
 	mu      sync.Mutex
 	version int // of the last result; 0 = no look has ended
@@ -102,43 +137,112 @@ type topic struct {
 	looked  chan struct{} // closed at the end of the next look
 	changed chan struct{} // closed when there is another result
 	used    time.Time     // when a viewer last asked
+	holders int           // requests that use the topic: pages that wait for a look, and viewers
 	viewers int
 	parts   map[partKey]*cachedPart // parts of this version
 }
 
-// topicOf returns the topic of a name, and starts its loop if there is none.
-func (h *hub) topicOf(l *live) *topic {
+// hold returns the topic of a name, and starts its loop if there is none. The loop goes on until the caller calls
+// release. Errors: noRoom, errStops.
+func (h *hub) hold(l *live, token string) (*topic, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.find(l)
+	return h.find(l, token)
 }
 
-// find returns the topic of a name, and starts its loop if there is none. The caller holds mu.
-func (h *hub) find(l *live) *topic {
+// find is hold for a caller that holds mu.
+func (h *hub) find(l *live, token string) (*topic, error) {
 	t := h.topics[l.topic]
 	if t == nil {
-		t = &topic{name: rand.Text(), look: l.look, wake: make(chan struct{}, 1), looked: make(chan struct{}),
-			changed: make(chan struct{}), used: time.Now()}
+		if h.stopping.Err() != nil {
+			return nil, errStops
+		}
+		if err := h.makeRoom(token); err != nil {
+			return nil, err
+		}
+		t = &topic{name: rand.Text(), key: l.topic, queue: l.queue, owner: token, look: l.look,
+			wake: make(chan struct{}, 1), looked: make(chan struct{}), changed: make(chan struct{})}
 		h.topics[l.topic] = t
-		h.loops.Go(func() { h.run(l.topic, t) })
+		h.topicsOf[token]++
+		h.loops.Go(func() { h.run(t) })
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.used = time.Now() // so that the loop does not forget the topic before the caller uses it
-	return t
+	t.holders++
+	t.used = time.Now()
+	return t, nil
+}
+
+// release is called once after hold.
+func (h *hub) release(t *topic) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.holders--
+	t.used = time.Now()
+}
+
+// makeRoom makes room for another topic of a token: if there are too many, it removes one that nobody uses. It returns
+// noRoom if there is none. The caller holds mu.
+func (h *hub) makeRoom(token string) error {
+	own := h.topicsOf[token]
+	if hasRoom(own, len(h.topics), h.maxTopics) {
+		return nil
+	}
+	var idlest *topic
+	for _, t := range h.topics {
+		if (own == 0 || t.owner == token) && t.isIdle() && (idlest == nil || t.usedAt().Before(idlest.usedAt())) {
+			idlest = t
+		}
+	}
+	switch {
+	case idlest != nil:
+		h.remove(idlest)
+		idlest.wakeUp() // so that its loop ends
+		return nil
+	case own == 0:
+		return noRoom{"this dashboard", len(h.topics), "different view"}
+	}
+	return noRoom{"your token", own, "different view"}
+}
+
+// remove removes a topic. The caller holds mu.
+func (h *hub) remove(t *topic) {
+	delete(h.topics, t.key)
+	countDown(h.topicsOf, t.owner)
+}
+
+// countDown subtracts one from a count, and forgets a count of zero.
+func countDown(counts map[string]int, name string) {
+	if counts[name]--; counts[name] <= 0 {
+		delete(counts, name)
+	}
+}
+
+// isIdle reports whether no request uses the topic.
+func (t *topic) isIdle() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.holders == 0
+}
+
+func (t *topic) usedAt() time.Time {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.used
 }
 
 // run looks until nobody watches the topic any more, or the hub stops.
-func (h *hub) run(name string, t *topic) {
+func (h *hub) run(t *topic) {
 	interval := busyInterval
 	for h.stopping.Err() == nil {
 		began := time.Now()
 		if t.update(h.stopping, h.timeout) {
 			interval = busyInterval
+			h.logDefect(t)
 		} else {
 			interval = min(interval*3/2, idleInterval)
 		}
-		if !h.awaitLook(name, t, interval) {
+		if !h.awaitLook(t, interval) {
 			return
 		}
 		select {
@@ -152,9 +256,18 @@ func (h *hub) run(name string, t *topic) {
 	}
 }
 
+// logDefect logs a look that panicked.
+func (h *hub) logDefect(t *topic) {
+	var d *defect
+	if errors.As(t.result().err, &d) {
+		h.log.Error("a look of the dashboard panicked", slog.String("path", t.key), slog.Any("error", d),
+			slog.String("stack", d.stack))
+	}
+}
+
 // awaitLook waits for the time of the next look: after the interval if somebody watches the topic, or when somebody
-// wants a look now. It returns false if it has forgotten the topic.
-func (h *hub) awaitLook(name string, t *topic, interval time.Duration) bool {
+// wants a look now. It returns false if the topic was removed.
+func (h *hub) awaitLook(t *topic, interval time.Duration) bool {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	for {
@@ -166,7 +279,7 @@ func (h *hub) awaitLook(name string, t *topic, interval time.Duration) bool {
 		case <-t.wake:
 			wanted = true
 		}
-		if h.forget(name, t) {
+		if h.forget(t) {
 			return false
 		}
 		if wanted || t.isWatched() {
@@ -182,20 +295,19 @@ func (t *topic) isWatched() bool {
 	return t.viewers > 0
 }
 
-// keepChange is how long the hub knows the time of a change of a queue. Topics look within seconds after a change.
-const keepChange = time.Minute
-
-// changed makes all samples stale, because a viewer changed something in a queue; "" = in several queues.
+// changed makes the samples of a queue stale, because a viewer changed something in it; "" = in several queues.
 func (h *hub) changed(queue string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.changedAt = time.Now()
-	if len(h.changes) > 100 {
-		maps.DeleteFunc(h.changes, func(_ string, at time.Time) bool { return time.Since(at) > keepChange })
+	if _, known := h.changes[queue]; !known && len(h.changes) >= maxChanges {
+		clear(h.changes)
+		h.changes[""] = h.changedAt // so that no page shows the state before a change that was dropped
 	}
 	h.changes[queue] = h.changedAt
 	for _, t := range h.topics {
-		if t.isWatched() { // a page that is loaded later asks for a look itself
+		isAbout := queue == "" || t.queue == "" || t.queue == queue
+		if isAbout && t.isWatched() { // a page that is loaded later asks for a look itself
 			t.wakeUp()
 		}
 	}
@@ -224,13 +336,22 @@ func (h *hub) wake(name string) {
 	}
 }
 
+// changedAt returns the time of the last change that a page about a queue must show; "" = about several queues. A page
+// with a notice follows a change, which another process may have made a moment ago.
+func (q *request) changedAt(queue string) time.Time {
+	if q.r != nil {
+		if _, err := q.r.Cookie(noticeCookie); err == nil {
+			return time.Now()
+		}
+	}
+	return q.hub.lastChange(queue)
+}
+
 // staleBefore returns the earliest beginning of a look whose sample a new page may show.
-func (h *hub) staleBefore() time.Time {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	earliest := time.Now().Add(-freshFor)
-	if h.changedAt.After(earliest) {
-		return h.changedAt
+func (q *request) staleBefore(queue string) time.Time {
+	earliest, changed := time.Now().Add(-freshFor), q.changedAt(queue)
+	if changed.After(earliest) {
+		return changed
 	}
 	return earliest
 }
@@ -243,16 +364,17 @@ func (t *topic) wakeUp() {
 	}
 }
 
-// forget removes a topic that nobody watches, and reports whether it did.
-func (h *hub) forget(name string, t *topic) bool {
+// forget removes a topic that nobody uses any more, and reports whether it is removed.
+func (h *hub) forget(t *topic) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.viewers > 0 || time.Since(t.used) < keepLoopFor {
+	switch {
+	case h.topics[t.key] != t: // makeRoom has removed it
+		return true
+	case !t.isIdle() || time.Since(t.usedAt()) < keepLoopFor:
 		return false
 	}
-	delete(h.topics, name)
+	h.remove(t)
 	return true
 }
 
@@ -261,7 +383,11 @@ func (t *topic) update(stopping context.Context, timeout time.Duration) bool {
 	ctx, cancel := context.WithTimeout(stopping, timeout)
 	defer cancel()
 	begun := time.Now()
-	s, err := t.look(ctx)
+	var s sample
+	err := guarded(func() (err error) {
+		s, err = t.look(ctx)
+		return err
+	})
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if stopping.Err() != nil { // viewers must not read that Redis does not answer
@@ -313,24 +439,25 @@ func (t *topic) result() result {
 }
 
 // sample returns a sample of the page's topic. If the last one is too old, it waits for the next look. The error is
-// that of the look.
+// that of the look, or noRoom.
 func (q *request) sample(l *live) (any, error) {
-	t := q.hub.topicOf(l)
-	earliest := q.hub.staleBefore()
+	t, err := q.hub.hold(l, q.token())
+	if err != nil {
+		return nil, err
+	}
+	defer q.hub.release(t)
+	earliest := q.staleBefore(l.queue)
 	for {
-		t.mu.Lock()
-		begun, value, err, looked, seen := t.begun, t.last.value, t.err, t.looked, t.mark()
-		t.used = time.Now()
-		t.mu.Unlock()
-		if !begun.Before(earliest) {
-			q.seen = seen
-			return value, err
+		last := t.result()
+		if !last.begun.Before(earliest) {
+			q.seen = last.mark
+			return last.sample.value, q.hide(last.err)
 		}
-		if !begun.IsZero() { // the first look is running
+		if !last.begun.IsZero() { // else the first look is running
 			t.wakeUp()
 		}
 		select {
-		case <-looked:
+		case <-last.looked:
 		case <-q.ctx.Done():
 			return nil, q.ctx.Err()
 		case <-q.stopping.Done():
@@ -342,36 +469,70 @@ func (q *request) sample(l *live) (any, error) {
 // mark returns a text that stands for the last result. The caller holds mu.
 func (t *topic) mark() string { return fmt.Sprintf("%s-%d", t.name, t.version) }
 
-// watch adds a viewer to the topic of a name, and starts its loop if there is none. It reports whether there was room.
-// A topic stays for a while after its last viewer has left, so there may be more topics than viewers.
-func (h *hub) watch(l *live) (*topic, bool) {
+// token returns the name of the viewer's token; "" = there is none, as in a test.
+func (q *request) token() string {
+	if q.grant == nil {
+		return ""
+	}
+	return q.grant.Name()
+}
+
+// hidden is an error of a look at queues that the viewer may not know. Its text names none of them.
+type hidden struct{ err error }
+
+func (hidden) Error() string {
+	return "the queues cannot be read: somebody with a token for all queues sees the reason"
+}
+func (e hidden) Unwrap() error { return e.err }
+
+// hide returns the error of a look without names that the viewer may not know.
+func (q *request) hide(err error) error {
+	if err == nil || q.grant == nil || q.queue() != "" || q.may(access.Inspect, "") {
+		return err
+	}
+	return hidden{err}
+}
+
+// watch adds a viewer with a token to the topic of a name, and starts its loop if there is none. The caller calls
+// leave. Errors: noRoom, errStops.
+func (h *hub) watch(l *live, token string) (*topic, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.viewers >= h.maxViewers || h.topics[l.topic] == nil && len(h.topics) >= 2*h.maxViewers {
-		return nil, false
+	own := h.viewersOf[token]
+	switch {
+	case h.viewers >= h.maxViewers:
+		return nil, noRoom{"this dashboard", h.viewers, "page"}
+	case !hasRoom(own, h.viewers, h.maxViewers):
+		return nil, noRoom{"your token", own, "page"}
 	}
-	t := h.find(l)
+	t, err := h.find(l, token)
+	if err != nil {
+		return nil, err
+	}
 	h.viewers++
+	h.viewersOf[token]++
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.viewers++
-	return t, true
+	return t, nil
 }
 
 // leave removes a viewer.
-func (h *hub) leave(t *topic) {
+func (h *hub) leave(t *topic, token string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.viewers--
+	countDown(h.viewersOf, token)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.viewers--
+	t.holders--
 	t.used = time.Now()
 }
 
 // answerLive sends the updates of a page as Server-Sent Events until the viewer leaves: "update" with HTML, "away" with
-// an error text while Redis does not answer, "gone" when the token no longer allows the page, and "full" when there are
-// too many viewers.
+// a sentence while the page cannot be read, and "gone" when the token no longer allows the page. The event "stop", with
+// a sentence, ends a stream that the browser should not ask for again soon.
 func (d *Dashboard) answerLive(w http.ResponseWriter, r *http.Request, p page) {
 	q := d.begin(w, r)
 	if q == nil {
@@ -391,12 +552,17 @@ func (d *Dashboard) answerLive(w http.ResponseWriter, r *http.Request, p page) {
 	}
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("X-Accel-Buffering", "no") // a proxy must pass each update on at once
-	t, ok := d.hub.watch(l)
-	if !ok { // a browser shows no text of a stream that is refused, and asks for it again
-		q.sender()(event("full", ""))
+	token := q.token()                        // of the beginning, also if the secret gets another token
+	t, err := d.hub.watch(l, token)
+	if errors.Is(err, errStops) {
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return
 	}
-	defer d.hub.leave(t)
+	if err != nil { // a browser shows no text of a stream that is refused
+		q.sender()(event("stop", "This page is not kept up to date: "+err.Error()+"."))
+		return
+	}
+	defer d.hub.leave(t, token)
 	q.stream(p, l, t, seen)
 }
 
@@ -412,10 +578,15 @@ func (q *request) sender() func(text string) bool {
 	}
 }
 
-// writeInTime writes to a viewer, for at most streamTimeout. Between two writes the connection has no deadline: with
-// HTTP/2, a deadline that passes then ends the stream.
+// writeInTime writes to a viewer, for at most streamTimeout.
 func writeInTime(rc *http.ResponseController, write func() error) error {
-	_ = rc.SetWriteDeadline(time.Now().Add(streamTimeout))
+	return writeWithin(rc, streamTimeout, write)
+}
+
+// writeWithin writes to a viewer, for at most a time. Between two writes the connection has no deadline: with HTTP/2, a
+// deadline that passes then ends the stream.
+func writeWithin(rc *http.ResponseController, most time.Duration, write func() error) error {
+	_ = rc.SetWriteDeadline(time.Now().Add(most))
 	err := write()
 	_ = rc.SetWriteDeadline(time.Time{})
 	return err
@@ -429,13 +600,16 @@ func (q *request) stream(p page, l *live, t *topic, seen string) {
 	if !send(": the stream of updates begins\n\n") {
 		return
 	}
-	sentVersion, sentPart := 0, (*rendered)(nil)
+	sentVersion, sentPart := 0, (*seenPart)(nil)
 	if last := t.result(); seen == last.mark && last.err == nil { // the page shows this result already
 		if part, err := q.cachedPart(p, l, t, last); err == nil {
-			sentVersion, sentPart = last.version, part
+			sentVersion, sentPart = last.version, &part.seenPart
 		}
 	}
-	shownAfter := q.hub.lastChange(q.queue()) // the page shows the state after this change, and maybe by a look of its own
+	shownAfter := q.changedAt(q.queue()) // the page shows the state after this change, and maybe by a look of its own
+	if !strings.HasPrefix(seen, t.name+"-") {
+		shownAfter = time.Now() // another process may have rendered the page, after a look that this one did not see
+	}
 	for {
 		last := t.result()
 		var looked <-chan struct{}
@@ -484,27 +658,35 @@ func (q *request) expired() bool {
 
 // event returns the event for a result, and the part that the viewer sees then: nil if the look failed, or if
 // it is not known whether the token is still valid. If ended is true, the stream ends with the event.
-func (q *request) event(p page, l *live, t *topic, last result, seen *rendered) (text string, _ *rendered, ended bool) {
+func (q *request) event(p page, l *live, t *topic, last result, seen *seenPart) (text string, _ *seenPart, ended bool) {
 	if q.expired() || q.checkQueue() != nil {
 		return event("gone", ""), nil, true
 	}
 	if last.err != nil {
-		return event("away", last.err.Error()), nil, false
+		return event("away", awayText(q.hide(last.err))), nil, false
 	}
 	if err := q.checkGrace(); err != nil {
-		return event("away", "your token cannot be checked"), nil, false
+		return event("away", "Redis does not answer (your token cannot be checked)."), nil, false
 	}
 	part, err := q.cachedPart(p, l, t, last)
 	if err != nil {
 		q.log.Error("an update of the dashboard cannot be rendered", slog.String("page", p.template),
 			slog.Any("error", err))
-		return noChange, nil, true // the browser waits before it comes back; a page that loads itself again would not
+		return event("stop", "This page cannot be kept up to date, because of a defect of this program."), nil, true
 	}
 	changes := part.since(seen)
 	if changes == "" {
-		return noChange, part, false
+		return noChange, &part.seenPart, false
 	}
-	return event("update", changes), part, false
+	return event("update", changes), &part.seenPart, false
+}
+
+// awayText returns a sentence about a look that failed.
+func awayText(err error) string {
+	if newFailure(err).Away {
+		return fmt.Sprintf("Redis does not answer (%s).", err)
+	}
+	return fmt.Sprintf("This page cannot be read: %s.", err)
 }
 
 // cachedPart returns the part of a page for a result. Viewers with the same token and address share it: the first one
@@ -520,7 +702,14 @@ func (q *request) cachedPart(p page, l *live, t *topic, last result) (*rendered,
 		}
 	}
 	t.mu.Unlock()
-	cached.once.Do(func() { cached.part, cached.err = q.part(p, l, last.sample.value) })
+	cached.once.Do(func() {
+		q.hub.renders <- struct{}{}
+		defer func() { <-q.hub.renders }()
+		cached.err = guarded(func() (err error) {
+			cached.part, err = q.part(p, l, last.sample.value)
+			return err
+		})
+	})
 	return cached.part, cached.err
 }
 
@@ -541,9 +730,19 @@ type cachedPart struct {
 // rendered is a part of a page as HTML.
 type rendered struct {
 	whole  string
-	ids    []string // of the pieces
 	pieces []string
+	seenPart
 }
+
+// seenPart tells what a viewer sees, without the HTML: each stream keeps it until the next update.
+type seenPart struct {
+	digest  uint64   // of the whole part
+	ids     []string // of the pieces
+	digests []uint64 // of the pieces
+}
+
+// digestSeed is the seed of all digests of HTML.
+var digestSeed = maphash.MakeSeed()
 
 // part renders the part of a page for a sample.
 func (q *request) part(p page, l *live, value any) (*rendered, error) {
@@ -556,6 +755,7 @@ func (q *request) part(p page, l *live, value any) (*rendered, error) {
 	if part.whole, err = element(p.template, l.part, l.part, f); err != nil {
 		return nil, err
 	}
+	part.digest = maphash.String(digestSeed, part.whole)
 	if l.pieces == nil {
 		return part, nil
 	}
@@ -565,6 +765,7 @@ func (q *request) part(p page, l *live, value any) (*rendered, error) {
 			return nil, err
 		}
 		part.ids, part.pieces = append(part.ids, one.id), append(part.pieces, text)
+		part.digests = append(part.digests, maphash.String(digestSeed, text))
 	}
 	return part, nil
 }
@@ -581,13 +782,16 @@ func element(page, name, id string, f frame) (string, error) {
 }
 
 // since returns the HTML that changes a page that shows the part seen into this one. seen may be nil.
-func (r *rendered) since(seen *rendered) string {
-	if seen == nil || len(r.ids) == 0 || !slices.Equal(r.ids, seen.ids) {
+func (r *rendered) since(seen *seenPart) string {
+	switch {
+	case seen != nil && r.digest == seen.digest:
+		return ""
+	case seen == nil || len(r.ids) == 0 || !slices.Equal(r.ids, seen.ids):
 		return r.whole
 	}
 	var changed strings.Builder
 	for i, text := range r.pieces {
-		if text != seen.pieces[i] {
+		if r.digests[i] != seen.digests[i] {
 			changed.WriteString(text)
 		}
 	}

@@ -21,6 +21,13 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
+// topicOf returns the topic of a name, and starts its loop if there is none.
+func (h *hub) topicOf(l *live) *topic {
+	t := redistest.Must(h.hold(l, "test"))
+	h.release(t)
+	return t
+}
+
 // watched is a stream of updates of a page.
 type watched struct {
 	t      *testing.T
@@ -143,13 +150,12 @@ func TestAPageThatNobodyWatchesCausesOneLook(t *testing.T) {
 		}
 		pass(keepLoopFor - time.Second)
 		redistest.Want(t, "looks for a page that nobody watches", looks, 1)
-		topic, ok := h.watch(one)
-		redistest.Want(t, "room for a viewer", ok, true)
+		topic := redistest.Must(h.watch(one, "token"))
 		pass(3 * busyInterval)
 		if looks < 3 {
 			t.Errorf("%d looks for a page that somebody watches", looks)
 		}
-		h.leave(topic)
+		h.leave(topic, "token")
 		pass(2 * keepLoopFor)
 		redistest.Want(t, "topics", len(h.topics), 0)
 		stop()
@@ -242,7 +248,7 @@ func TestATopicThatIsFoundIsKept(t *testing.T) {
 		if h.topicOf(one) != found {
 			t.Error("the topic was forgotten too early")
 		}
-		redistest.Want(t, "whether the found topic is forgotten", h.forget("t", found), false)
+		redistest.Want(t, "whether the found topic is forgotten", h.forget(found), false)
 		<-time.After(3 * time.Second)
 		synctest.Wait()
 		if h.topicOf(one) != found {
@@ -261,18 +267,18 @@ func TestThereAreNoMoreTopicsThanAllowed(t *testing.T) {
 	one := func(name string) *live {
 		return &live{topic: name, look: func(context.Context) (sample, error) { return sample{}, nil }}
 	}
-	first, ok := h.watch(one("a"))
-	redistest.Want(t, "room for the first viewer", ok, true)
-	_, ok = h.watch(one("b"))
-	redistest.Want(t, "room for the second viewer", ok, false)
-	redistest.Want(t, "topics", len(h.topics), 1)
-	h.leave(first)
-	for _, name := range []string{"b", "c"} {
-		if t, ok := h.watch(one(name)); ok {
-			h.leave(t)
-		}
+	first := redistest.Must(h.watch(one("a"), "token"))
+	if _, err := h.watch(one("b"), "other"); !errors.As(err, &noRoom{}) {
+		t.Errorf("a second viewer: got %v", err)
 	}
-	redistest.Want(t, "topics after three viewers, one after the other", len(h.topics), 2)
+	redistest.Want(t, "topics", len(h.topics), 1)
+	h.leave(first, "token")
+	for i := range 10 * leastTopics {
+		h.leave(redistest.Must(h.watch(one(fmt.Sprint(i)), "token")), "token")
+	}
+	redistest.Want(t, "topics after many viewers, one after the other", len(h.topics), leastTopics/2)
+	redistest.Want(t, "counted topics of the token", h.topicsOf["token"], leastTopics/2)
+	redistest.Want(t, "tokens with viewers", len(h.viewersOf), 0)
 	stop()
 	h.wait()
 }
@@ -299,7 +305,7 @@ func TestChangesCauseNoLooksWithoutAPause(t *testing.T) {
 		}
 		changes()
 		redistest.Want(t, "looks that nobody waits for", looks, 1)
-		h.watch(one)
+		redistest.Must(h.watch(one, "token"))
 		changes()
 		if most := int(time.Second/leastInterval) + 2; looks < 3 || looks > most {
 			t.Errorf("%d looks in a second, want at most %d", looks, most)
@@ -339,7 +345,7 @@ func TestOneViewerTooManyIsTold(t *testing.T) {
 	first := v.watch("live-overview")
 	first.next()
 	name, _ := v.watch("live-overview").next()
-	redistest.Want(t, "event", name, "full")
+	redistest.Want(t, "event", name, "stop")
 	res, err := v.http.Head(v.base + "session")
 	if err != nil {
 		t.Fatal(err)
@@ -357,7 +363,7 @@ func TestABrokenUpdateDoesNotReloadThePage(t *testing.T) {
 		data: func(any) (any, error) { return nil, errors.New("broken") }}
 	topic := &topic{parts: map[partKey]*cachedPart{}}
 	text, _, ended := q.event(page{template: "overview"}, l, topic, topic.result(), nil)
-	redistest.Want(t, "event", text, noChange)
+	contains(t, text, "event: stop\n", "because of a defect")
 	redistest.Want(t, "whether the stream ends", ended, true)
 }
 

@@ -409,7 +409,7 @@ func liveMessage(q *request) (*live, error) {
 	}
 	watch := &messageWatch{d: q.Dashboard, queue: q.queue(), id: id}
 	return &live{
-		topic: fmt.Sprintf("message\x00%s\x00%s", q.queue(), id), part: "message-live", look: watch.look,
+		topic: fmt.Sprintf("message\x00%s\x00%s", q.queue(), id), queue: q.queue(), part: "message-live", look: watch.look,
 		data: func(value any) (any, error) { return q.messageView(value.(messageState)), nil },
 	}, nil
 }

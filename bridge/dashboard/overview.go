@@ -255,9 +255,7 @@ func (q *request) overview(s systemSample) overviewView {
 	if v.All {
 		v.Bridges, v.Server = s.bridges, s.server
 	}
-	v.Advice = adviceOf(slices.DeleteFunc(slices.Clone(s.findings), func(f doctor.Finding) bool {
-		return !v.All && (f.Queue == "" || !q.may(access.Inspect, f.Queue))
-	}))
+	v.Advice = adviceOf(q.findings(s.findings))
 	v.Total.Filter = v.Filter
 	for _, one := range s.queues {
 		if !q.may(access.Inspect, one.Queue) {

@@ -4,7 +4,6 @@ import (
 	"slices"
 
 	"github.com/duestream/duestream/bridge/access"
-	"github.com/duestream/duestream/bridge/admin/doctor"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -89,11 +88,7 @@ func showQueue(q *request) (any, error) {
 // queueView returns the data of the page, without that of the tab.
 func (q *request) queueView(state queueState) queueView {
 	v := queueView{Queue: q.queue(), State: state}
-	if !q.may(access.Inspect, "") { // then what concerns all queues is not for the viewer, but for the reason to wait
-		v.State.Findings = slices.DeleteFunc(slices.Clone(state.Findings), func(f doctor.Finding) bool {
-			return f.Queue == "" && f.Name != "no-bridge"
-		})
-	}
+	v.State.Findings = q.findings(state.Findings)
 	for _, tab := range queueTabs() {
 		if tab.allowed(q) {
 			v.Tabs = append(v.Tabs, tab)

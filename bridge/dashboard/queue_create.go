@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"strconv"
@@ -151,6 +152,7 @@ func createMessage(q *request) (done, error) {
 	if err != nil {
 		return done{}, q.explainRefusal(m.ID, byFields(err))
 	}
+	q.about(slog.String("id", receipt.ID))
 	text := fmt.Sprintf("Message %s is scheduled.", visible(receipt.ID))
 	switch {
 	case receipt.Ready:

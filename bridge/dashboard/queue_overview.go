@@ -65,7 +65,7 @@ const (
 func (q *request) queueTopic(queue string) *live {
 	op := q.shared()
 	r := &queueReader{op: op, hub: q.hub, queue: queue, watcher: op.Watcher(queue)}
-	return &live{topic: "queue " + queue, look: r.look}
+	return &live{topic: "queue " + queue, queue: queue, look: r.look}
 }
 
 // queueReader reads a queue at intervals. One loop calls look.

@@ -84,7 +84,7 @@ func recurrenceAddress(page, queue, name string) string {
 // recurrencesOf returns the recurrences of queues, without their payloads. Viewers share what was read.
 func (q *request) recurrencesOf(queues []string) (all []recurrenceRow, err error) {
 	for _, queue := range queues {
-		rows, err := q.recurring.get(q.ctx, queue, q.hub.lastChange(""), func() (rows []recurrenceRow, err error) {
+		rows, err := q.recurring.get(q.ctx, queue, q.changedAt(""), func() (rows []recurrenceRow, err error) {
 			states, err := q.op.Recurrences(q.ctx, queue)
 			for _, s := range states {
 				s.Spec.Payload = nil

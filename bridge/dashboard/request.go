@@ -17,6 +17,7 @@ import (
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/access"
 	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/bridge/admin/doctor"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -34,6 +35,8 @@ type request struct {
 	seen    string // mark of the result that the page shows: see topic.mark; "" = the page shows none
 	problem error  // of the address, or of the action whose form the page shows again; nil = none
 	preview any    // of the action whose form the page shows again: see done
+
+	subjects []slog.Attr // of the audit line, besides those that the form names: see about
 }
 
 // errForbidden: the token does not allow the request.
@@ -86,6 +89,31 @@ func (q *request) mayPublish(queue string) bool {
 // queue returns the queue that the query or the form names. pages and actions may trust that it is valid and that the
 // token allows it.
 func (q *request) queue() string { return q.query.Get("queue") }
+
+// nothingMoves is the finding that no bridge is alive, for viewers who may not know of bridges. It is the reason why
+// their messages wait.
+func nothingMoves(f doctor.Finding) doctor.Finding {
+	return doctor.Finding{Code: f.Code, Name: f.Name, Severity: f.Severity, Count: f.Count,
+		Found: "messages do not become ready",
+		Why:   "the processes that move due messages do not run",
+		Do:    "tell an operator who may see all queues"}
+}
+
+// findings returns the findings that the viewer may see. What concerns all queues is for viewers of all queues.
+func (q *request) findings(all []doctor.Finding) (seen []doctor.Finding) {
+	for _, f := range all {
+		switch {
+		case q.may(access.Inspect, f.Queue):
+			seen = append(seen, f)
+		case f.Name == noBridge:
+			seen = append(seen, nothingMoves(f))
+		}
+	}
+	return seen
+}
+
+// noBridge is the name of the doctor's finding that no bridge is alive.
+const noBridge = "no-bridge"
 
 // queues returns the registered queues that the viewer may inspect.
 func (q *request) queues() ([]string, error) {
@@ -187,13 +215,17 @@ func (d *Dashboard) answerAction(w http.ResponseWriter, r *http.Request, a actio
 	if q == nil {
 		return
 	}
-	defer q.limit()()
 	leave, err := q.takeLargeForm(a)
 	if err != nil {
 		d.fail(w, r, q, err)
 		return
 	}
 	defer leave()
+	if err := q.readFormOf(a); err != nil {
+		d.fail(w, r, q, err)
+		return
+	}
+	defer q.limit()() // the time that the viewer's connection needed for the form does not count
 	result, err := q.act(a)
 	if err != nil {
 		result = done{} // a change that failed has nothing to show
@@ -223,17 +255,40 @@ func (d *Dashboard) answerAction(w http.ResponseWriter, r *http.Request, a actio
 	redirect(w, result.page)
 }
 
-// maxActionBytes is the size of the largest form without a payload.
-const maxActionBytes = 4 << 20
+const (
+	maxActionBytes = 4 << 20     // of a form without a payload
+	formTimeout    = time.Minute // of sending a form: it uses memory, and may have a turn in the line of large forms
+)
 
 // readForm reads the form of a request, of at most some bytes, into q.query.
 func (q *request) readForm(most int64) error {
-	q.r.Body = http.MaxBytesReader(q.w, q.r.Body, most)
-	if err := q.r.ParseForm(); err != nil {
-		return fmt.Errorf("%w: %w", errUnread, lua.Invalid("form", "", "must be a form of at most %d bytes", most))
+	if err := parseForm(q.w, q.r, most); err != nil {
+		return fmt.Errorf("%w: %w", errUnread,
+			lua.Invalid("form", "", "must be a form of at most %d bytes, sent within %s", most, formTimeout))
 	}
 	q.query = q.r.Form
 	return nil
+}
+
+// parseForm reads the form of a request, of at most some bytes, within formTimeout.
+func parseForm(w http.ResponseWriter, r *http.Request, most int64) error {
+	rc := http.NewResponseController(w)
+	_ = rc.SetReadDeadline(time.Now().Add(formTimeout))
+	defer func() { _ = rc.SetReadDeadline(time.Time{}) }()
+	r.Body = http.MaxBytesReader(w, r.Body, most)
+	return r.ParseForm()
+}
+
+// readFormOf reads the form of an action. A viewer who may never do it sends none.
+func (q *request) readFormOf(a action) error {
+	if !q.mayEver(a) {
+		return errForbidden
+	}
+	most := int64(maxActionBytes)
+	if a.payload {
+		most = 2 * lua.MaxPayloadBytes
+	}
+	return q.readForm(most)
 }
 
 // mayEver reports whether the viewer's token allows an action on some queue.
@@ -249,8 +304,10 @@ func (q *request) takeLargeForm(a action) (leave func(), err error) {
 	if err != nil {
 		return nil, err
 	}
+	ctx, end := context.WithTimeout(q.ctx, q.cfg.Timeout)
+	defer end()
 	before := 0
-	if err := q.forms.wait(q.ctx, t, func(n int) { before = n }); err != nil {
+	if err := q.forms.wait(ctx, t, func(n int) { before = n }); err != nil {
 		q.forms.leave(t)
 		return nil, tooMany{"large forms", before + 1}
 	}
@@ -259,16 +316,6 @@ func (q *request) takeLargeForm(a action) (leave func(), err error) {
 
 // act checks the form of an action, and makes the change.
 func (q *request) act(a action) (done, error) {
-	if !q.mayEver(a) { // before the form is read
-		return done{}, errForbidden
-	}
-	most := int64(maxActionBytes)
-	if a.payload {
-		most = 2 * lua.MaxPayloadBytes
-	}
-	if err := q.readForm(most); err != nil {
-		return done{}, err
-	}
 	if q.cfg.ReadOnly && !slices.Contains(a.verbs, access.Inspect) {
 		return done{}, errReadOnly
 	}
@@ -293,30 +340,41 @@ func (q *request) act(a action) (done, error) {
 		return done{}, errStops
 	}
 	defer q.inProgress.Done()
-	result, err := a.do(q)
-	if err == nil && result.preview != nil {
-		return result, nil
-	}
-	if a.allQueues {
+	if a.allQueues || a.manyQueues {
 		queue = "" // a field of that name has not been checked
 	}
-	if a.manyQueues {
-		q.hub.changed("")
-	} else {
-		q.hub.changed(queue)
-	}
-	q.cfg.Access.Audit(q.grant, "dashboard."+a.path, queue, q.subject(slog.Bool("done", err == nil))...)
+	isDone, isPreview := false, false
+	defer func() { // also if do panics: it may have changed something
+		if !isPreview {
+			q.hub.changed(queue)
+			q.cfg.Access.Audit(q.grant, "dashboard."+a.path, queue, q.subject(slog.Bool("done", isDone))...)
+		}
+	}()
+	result, err := a.do(q)
+	isDone, isPreview = err == nil, err == nil && result.preview != nil
 	return result, err
 }
 
 // maxSubject is how many bytes of a field the audit log keeps: a form may name 500 dead letters.
 const maxSubject = 16 << 10
 
-// subject adds the subject of the form to the attributes of an audit line.
+// subjectFields are the fields of forms that name the subject of a change, with their keys in the audit log. There,
+// "token" is the viewer's own token.
+var subjectFields = []struct{ field, key string }{
+	{"id", "id"}, {"group", "group"}, {"letter", "letter"}, {"name", "name"}, {"token", "token_name"}, {"job", "job"},
+}
+
+// about adds to the subject of the audit line. It is for a subject that the form does not name.
+func (q *request) about(attrs ...slog.Attr) { q.subjects = append(q.subjects, attrs...) }
+
+// subject adds the subject of a change to the attributes of its audit line.
 func (q *request) subject(attrs ...slog.Attr) []slog.Attr {
-	for _, name := range []string{"id", "group", "letter", "name", "token", "job"} { // "token" is the name of a token
-		if value := strings.Join(q.query[name], " "); value != "" {
-			attrs = append(attrs, slog.String(name, cut(value, maxSubject)))
+	attrs = append(attrs, q.subjects...)
+	for _, one := range subjectFields {
+		value := strings.Join(q.query[one.field], " ")
+		isKnown := slices.ContainsFunc(q.subjects, func(a slog.Attr) bool { return a.Key == one.key })
+		if value != "" && !isKnown {
+			attrs = append(attrs, slog.String(one.key, cut(value, maxSubject)))
 		}
 	}
 	return attrs
@@ -399,6 +457,7 @@ func newFailure(err error) failure {
 	var busy tooManyJobs
 	var unknown jobElsewhere
 	var full tooMany
+	var crowded noRoom
 	switch {
 	case errors.Is(err, errUnseen): // the change must not be repeated
 	case errors.Is(err, errForbidden), errors.Is(err, errReadOnly):
@@ -409,7 +468,7 @@ func newFailure(err error) failure {
 		f.Status = http.StatusServiceUnavailable
 	case errors.As(err, &unknown):
 		f.Status, f.Back = http.StatusNotFound, safeNext(unknown.back)
-	case errors.As(err, &late), errors.As(err, &busy), errors.As(err, &full):
+	case errors.As(err, &late), errors.As(err, &busy), errors.As(err, &full), errors.As(err, &crowded):
 		f.Status = http.StatusTooManyRequests
 	case errors.Is(err, bridge.ErrInvalid):
 		f.Status = http.StatusBadRequest

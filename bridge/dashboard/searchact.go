@@ -286,9 +286,8 @@ func (q *request) exportFound() error {
 
 // exportLines writes the lines of an export. It stops within seconds after the token was revoked.
 func (q *request) exportLines(ctx context.Context, end context.CancelFunc, f foundForm) error {
-	rc := http.NewResponseController(q.w)
-	write := json.NewEncoder(q.w).Encode
-	line := func(h admin.Hit) error { return writeInTime(rc, func() error { return write(h) }) }
+	encoder := json.NewEncoder(newPacedWriter(q.w))
+	line := func(h admin.Hit) error { return encoder.Encode(h) }
 	filter := f.query.filterAs(f.phase)
 	if f.which == whichChosen {
 		filter, line = filterOf(f.hits), onlyPlaces(f.hits, line)

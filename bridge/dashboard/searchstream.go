@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"slices"
 	"strconv"
 	"sync"
@@ -213,7 +214,7 @@ func (q *request) streamSearch() error {
 	defer context.AfterFunc(q.stopping, end)()
 	q.w.Header().Set("Content-Type", "text/event-stream")
 	q.w.Header().Set("X-Accel-Buffering", "no") // a proxy must pass each hit on at once
-	st := &searchStream{q: q, send: q.sender(), end: end, before: int64(shown), checked: time.Now(),
+	st := &searchStream{q: q, send: newPacedWriter(q.w).send, end: end, before: int64(shown), checked: time.Now(),
 		view: foundView{Query: s, Running: true, Found: int64(shown), Phase: s.phases()[0]}}
 	t, err := q.searches.join(q.grant.Name())
 	if err != nil {
@@ -243,6 +244,57 @@ func readShown(text string) (int, error) {
 		return 0, lua.Invalid("shown", text, "must be between 0 and %d", maxShown)
 	}
 	return n, nil
+}
+
+// leastRate is how many bytes a second the viewer of a search must read on average.
+const leastRate = 64 << 10
+
+// errSlowReader: a viewer reads too slowly.
+var errSlowReader = errors.New("the viewer reads too slowly")
+
+// pacedWriter writes what a search finds. It fails when the viewer has kept it waiting for streamTimeout in total, and
+// a second more for each leastRate bytes: a search that waits for its viewer holds a turn in the line.
+type pacedWriter struct {
+	w      http.ResponseWriter
+	rc     *http.ResponseController
+	bytes  int64
+	waited time.Duration
+}
+
+func newPacedWriter(w http.ResponseWriter) *pacedWriter {
+	rc := http.NewResponseController(w)
+	_ = rc.SetReadDeadline(time.Time{})
+	return &pacedWriter{w: w, rc: rc}
+}
+
+// within calls write, which writes n bytes, for the time that is left.
+func (p *pacedWriter) within(n int, write func() error) error {
+	p.bytes += int64(n)
+	left := streamTimeout + time.Duration(p.bytes/leastRate)*time.Second - p.waited
+	if left <= 0 {
+		return errSlowReader
+	}
+	begun := time.Now()
+	err := writeWithin(p.rc, left, write)
+	p.waited += time.Since(begun)
+	return err
+}
+
+// Write writes without sending at once.
+func (p *pacedWriter) Write(b []byte) (n int, err error) {
+	err = p.within(len(b), func() (err error) {
+		n, err = p.w.Write(b)
+		return err
+	})
+	return n, err
+}
+
+// send sends a text, and reports whether the viewer still reads.
+func (p *pacedWriter) send(text string) bool {
+	return p.within(len(text), func() error {
+		_, err := p.w.Write([]byte(text))
+		return errors.Join(err, p.rc.Flush())
+	}) == nil
 }
 
 // errSearchLimit ends a search that has found more than the page shows.

@@ -17,7 +17,7 @@ const (
 	maxFormBytes  = 1 << 20 // of a form without a payload
 )
 
-// ErrRefused: the request has no token, or the token is unknown, expired or revoked.
+// errLogin: the request has no token, or the token is unknown, expired or revoked.
 var errLogin = errors.New("log in first")
 
 // grant returns the grant of the token in the request's cookie. errLogin: there is none that is valid.
@@ -76,7 +76,7 @@ func (d *Dashboard) showLogin(w http.ResponseWriter, r *http.Request) {
 
 // login checks the token of the form, and stores it in a cookie that no script can read.
 func (d *Dashboard) login(w http.ResponseWriter, r *http.Request) {
-	r.Body = http.MaxBytesReader(w, r.Body, maxFormBytes)
+	_ = parseForm(w, r, maxFormBytes) // a form that was not read has no token
 	view := loginView{Next: safeNext(r.PostFormValue("next")), Private: isPrivate(r)}
 	if !view.Private {
 		d.renderLogin(w, http.StatusForbidden, view)

@@ -31,6 +31,9 @@ const (
 	keepReading  = 10 * time.Minute
 )
 
+// maxReadings is the number of things whose results are kept.
+const maxReadings = 5000
+
 // get returns the result of a reading that began after the last change of a viewer and is fresh, or reads. Others who
 // want the same thing wait.
 func (r *readings[T]) get(ctx context.Context, key string, changed time.Time, read func() (T, error)) (T, error) {
@@ -66,7 +69,7 @@ func (r *readings[T]) entry(key string) *reading[T] {
 			r.swept = now
 			maps.DeleteFunc(r.all, func(_ string, e *reading[T]) bool { return now.Sub(e.used) > keepReading })
 		}
-		if r.all == nil {
+		if r.all == nil || len(r.all) >= maxReadings { // those who wait for a result still get it
 			r.all = map[string]*reading[T]{}
 		}
 		one = &reading[T]{turn: make(chan struct{}, 1)}

@@ -39,6 +39,37 @@
 
   let stream = null;
   let updated = new Date(); // when the figures of the page were read
+  let opened = 0; // when the stream was opened
+  let failures = 0; // of the stream, since it last lasted
+
+  const longestPause = 30_000;
+
+  // later calls next after a pause of least milliseconds. The pause doubles with each failure, and differs between
+  // pages, so that the viewers of a process that starts again do not come back all at once.
+  function later(least, failures, next) {
+    const pause = Math.max(least, Math.min(least * 2 ** failures, longestPause));
+    setTimeout(next, pause * (0.75 + Math.random() / 2));
+  }
+
+  // reload loads the page again, when it is visible. If the page was loaded again lately, it waits, each time for longer:
+  // whatever the reason is, it may not go away by that.
+  function reload(least = 0) {
+    const key = 'duestream-reloads';
+    let last = {n: 1, at: Date.now()}; // without the storage each reload waits
+    try {
+      last = JSON.parse(sessionStorage.getItem(key)) ?? {n: 0, at: 0};
+      if (Date.now() - last.at > 3 * longestPause) last = {n: 0, at: 0};
+      sessionStorage.setItem(key, JSON.stringify({n: last.n + 1, at: Date.now()}));
+    } catch {
+      // The browser has no storage for this page.
+    }
+    const load = () => {
+      if (!document.hidden) location.reload();
+      else document.addEventListener('visibilitychange', load, {once: true});
+    };
+    if (last.n === 0 && least === 0) load();
+    else later(Math.max(least, 1000), last.n, load);
+  }
 
   function showAway(text) {
     const banner = document.getElementById('away');
@@ -53,6 +84,7 @@
     const address = document.body.dataset.live;
     if (!address || stream || document.hidden) return;
     stream = new EventSource(address);
+    opened = Date.now();
     stream.addEventListener('update', async (message) => {
       updated = new Date();
       showAway('');
@@ -65,35 +97,33 @@
       }
       document.dispatchEvent(new CustomEvent('dashboard:updated'));
     });
-    stream.addEventListener('away', (message) => showAway(`Redis does not answer (${message.data}).`));
+    stream.addEventListener('away', (message) => showAway(message.data));
     stream.addEventListener('gone', () => {
       unwatch();
-      location.reload();
+      reload();
     });
-    stream.addEventListener('full', () => {
+    stream.addEventListener('stop', (message) => {
       unwatch();
-      delete document.body.dataset.live;
-      showAway('This dashboard has reached its limit of viewers, so this page is not kept up to date. Reload it.');
+      showAway(`${message.data} It tries again in a minute.`);
+      later(60_000, 0, reconnect);
     });
     stream.onerror = () => {
+      unwatch(); // a browser would repeat the stream without end, and at intervals of its own
       showAway('This page has lost its connection, and tries again.');
-      // A browser repeats a lost connection by itself, but not one that the server refused.
-      if (stream?.readyState === EventSource.CLOSED) {
-        unwatch();
-        reconnect();
-      }
+      if (Date.now() - opened > longestPause) failures = 0;
+      later(5000, failures, reconnect);
+      failures += 1;
     };
     stream.onopen = () => showAway('');
   }
 
-  // reconnect watches again after a while. If the viewer is not logged in any more, the page leads to the login.
+  // reconnect watches again. If the viewer is not logged in any more, the page leads to the login.
   async function reconnect() {
-    await new Promise((done) => { setTimeout(done, 5000); });
-    if (document.hidden) return; // the page watches again when it is visible
+    if (document.hidden || stream) return; // the page watches again when it is visible
     try {
       const answer = await fetch('session', {method: 'HEAD', redirect: 'manual'});
       if (answer.type === 'opaqueredirect') {
-        location.reload();
+        reload();
         return;
       }
     } catch {
@@ -133,7 +163,10 @@
       endSearch();
       take(message);
     });
-    search.addEventListener('gone', () => location.reload());
+    search.addEventListener('gone', () => {
+      endSearch();
+      reload();
+    });
     search.onerror = () => interruptSearch('search-lost'); // a browser would repeat the search
   }
 
@@ -339,7 +372,7 @@
       // Elsewhere, the address may be a link of somebody who wants the viewer to act with their token.
       if (['127.0.0.1', '[::1]', 'localhost'].includes(location.hostname)) login.requestSubmit();
     }
-    if (document.querySelector('[data-retry]')) setTimeout(() => location.reload(), 3000);
+    if (document.querySelector('[data-retry]')) reload(3000);
   }
 
   start();

@@ -1,0 +1,328 @@
+package dashboard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/access"
+	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+// One token must not take all places of viewers, and the page must say why it is not kept up to date. Regression: one
+// token could open all 2,000 streams.
+func TestOneTokenLeavesRoomForViewersOfOthers(t *testing.T) {
+	t.Parallel()
+	stopping, stop := context.WithCancel(t.Context())
+	h := newHub(stopping, 8, time.Minute)
+	one := &live{topic: "t", look: func(context.Context) (sample, error) { return sample{}, nil }}
+	for token, most := range []int{4, 2, 1, 1} {
+		name := fmt.Sprint("token-", token)
+		for range most {
+			redistest.Must(h.watch(one, name))
+		}
+		var full noRoom
+		if _, err := h.watch(one, name); !errors.As(err, &full) {
+			t.Errorf("one viewer of %s too many: got %v", name, err)
+		}
+	}
+	stop()
+	h.wait()
+	r := newRig(t, redistest.Shared(t), func(c *Config) { c.MaxViewers = 2 })
+	v := r.viewer([]access.Verb{access.Inspect}, "*")
+	v.watch("live-overview").next()
+	name, text := v.watch("live-overview").next()
+	redistest.Want(t, "event", name, "stop")
+	contains(t, text, "This page is not kept up to date: your token keeps 1 page up to date already")
+	name, _ = r.viewer([]access.Verb{access.Inspect}, "*").watch("live-overview").next()
+	redistest.Want(t, "event for another token", name, "update")
+}
+
+// However many different pages a viewer asks for, they must not start thousands of loops, and a page that nobody uses
+// must make room for another one.
+func TestAViewerDoesNotStartLoopsWithoutBound(t *testing.T) {
+	t.Parallel()
+	stopping, stop := context.WithCancel(t.Context())
+	h := newHub(stopping, 40, time.Minute) // 20 topics
+	page := func(token, topic string) error {
+		held, err := h.hold(&live{topic: topic, look: func(context.Context) (sample, error) { return sample{}, nil }}, token)
+		if err == nil {
+			h.release(held)
+		}
+		return err
+	}
+	for i := range 1000 {
+		if err := page("greedy", fmt.Sprint("greedy ", i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	redistest.Want(t, "loops of one token", h.topicsOf["greedy"], 10)
+	for i := range 1000 {
+		if err := page(fmt.Sprint("token ", i), fmt.Sprint("other ", i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := len(h.topics); n > 20 {
+		t.Errorf("%d loops of all tokens", n)
+	}
+	var full noRoom
+	for i := range 20 {
+		_, _ = h.hold(&live{topic: fmt.Sprint("held ", i), look: func(context.Context) (sample, error) {
+			return sample{}, nil
+		}}, fmt.Sprint("token ", i))
+	}
+	if err := page("late", "late"); !errors.As(err, &full) || newFailure(err).Status != http.StatusTooManyRequests {
+		t.Errorf("a page while all loops are in use: got %v", err)
+	}
+	stop()
+	h.wait() // also for the loops of removed topics
+}
+
+// A page that waits for a look must keep its topic, however long the look takes. Regression: while the page waited, the
+// loop decided that nobody had asked for 15 s, and ended; the page waited until its time was over.
+func TestAPageThatWaitsKeepsItsTopic(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		stopping, stop := context.WithCancel(t.Context())
+		h := newHub(stopping, 100, time.Minute)
+		q := &request{Dashboard: &Dashboard{hub: h, stopping: stopping}}
+		ctx, end := context.WithTimeout(t.Context(), time.Minute)
+		defer end()
+		q.ctx = ctx
+		looks := 0
+		one := &live{topic: "t", look: func(context.Context) (sample, error) {
+			looks++
+			n := looks
+			<-time.After(20 * time.Second) // by the clock of the bubble
+			return sample{value: n}, nil
+		}}
+		h.topicOf(one)
+		<-time.After(20*time.Second - keepLoopFor)
+		h.changed("")
+		value, err := q.sample(one)
+		if err != nil || value != 2 {
+			t.Errorf("the page got %v, %v", value, err)
+		}
+		stop()
+		h.wait()
+	})
+}
+
+// Changes of very many queues must take little memory, and no page may show the state before a change.
+func TestTheHubRemembersFewChanges(t *testing.T) {
+	t.Parallel()
+	h := newHub(t.Context(), 10, time.Minute)
+	begun := time.Now()
+	for i := range 3 * maxChanges {
+		h.changed(fmt.Sprint("queue-", i))
+	}
+	if n := len(h.changes); n > maxChanges+1 {
+		t.Errorf("%d changes are kept", n)
+	}
+	for _, queue := range []string{"queue-0", "queue-1", fmt.Sprint("queue-", 3*maxChanges-1)} {
+		if h.lastChange(queue).Before(begun) {
+			t.Errorf("the change of %s is forgotten", queue)
+		}
+	}
+}
+
+// A change of one queue must not make the pages of other queues look at Redis.
+func TestAChangeOfAQueueWakesItsPages(t *testing.T) {
+	t.Parallel()
+	h := newHub(t.Context(), 10, time.Minute)
+	isWoken := map[string]bool{}
+	for _, queue := range []string{"", "a", "b"} {
+		h.topics[queue] = &topic{key: queue, queue: queue, viewers: 1, wake: make(chan struct{}, 1)}
+	}
+	h.changed("a")
+	for queue, topic := range h.topics {
+		isWoken[queue] = len(topic.wake) > 0
+	}
+	redistest.Want(t, "woken topics", fmt.Sprint(isWoken), "map[:true a:true b:false]")
+	h.changed("")
+	redistest.Want(t, "woken by a change of several queues", len(h.topics["b"].wake), 1)
+}
+
+// A panic while a page is read or rendered, or in a job, must not end the process. The viewer sees an error, and the
+// log names the defect.
+func TestAPanicDoesNotEndTheProcess(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t), nil)
+	v := r.viewer(operate, "*")
+	q := r.request(v)
+	l := &live{topic: "broken", part: "overview-live",
+		look: func(context.Context) (sample, error) { panic("a look") },
+		data: func(any) (any, error) { panic("a part") }}
+	var broken *defect
+	if _, err := q.sample(l); !errors.As(err, &broken) {
+		t.Errorf("the sample: %v", err)
+	}
+	topic := redistest.Must(r.dashboard.hub.hold(l, "token"))
+	for range 2 { // the second viewer shares what the first one got
+		if _, err := q.cachedPart(page{template: "overview"}, l, topic, topic.result()); !errors.As(err, &broken) {
+			t.Errorf("the part: %v", err)
+		}
+	}
+	spec := newSteps().spec(operate, "a")
+	spec.run = func(context.Context, func(jobCounts)) error { panic("a job") }
+	v.eventuallyShows(redistest.Must(q.startJob(spec)), "Failed: a defect of this program: a job")
+	r.dashboard.handler = http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("a request") })
+	if res, err := v.http.Get(v.base + "x"); err == nil {
+		_ = res.Body.Close()
+		t.Error("a request that panicked was answered")
+	}
+	for _, what := range []string{"a look of the dashboard panicked", "a job of the dashboard panicked",
+		"a request of the dashboard panicked"} {
+		if r.log.Count(what) == 0 {
+			t.Errorf("the log lacks: %s", what)
+		}
+	}
+}
+
+// slowWriter is a viewer who needs some time for each write. It is used within a bubble.
+type slowWriter struct {
+	*httptest.ResponseRecorder
+	takes    time.Duration
+	deadline time.Time
+}
+
+func (w *slowWriter) SetWriteDeadline(at time.Time) error { w.deadline = at; return nil }
+func (w *slowWriter) SetReadDeadline(time.Time) error     { return nil }
+func (w *slowWriter) Write(b []byte) (int, error) {
+	select {
+	case <-time.After(w.takes):
+		return len(b), nil
+	case <-time.After(time.Until(w.deadline)):
+		return 0, errors.New("the deadline has passed")
+	}
+}
+
+// A viewer who reads the stream of a search slowly must lose it, however each single write ends in time, because the
+// search has a turn in the line.
+func TestASlowReaderLosesItsSearch(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		begun := time.Now()
+		slow := newPacedWriter(&slowWriter{ResponseRecorder: httptest.NewRecorder(), takes: streamTimeout - time.Second})
+		redistest.Want(t, "first text", slow.send("text"), true)
+		redistest.Want(t, "second text", slow.send("text"), false)
+		redistest.Want(t, "third text", slow.send("text"), false)
+		redistest.Want(t, "time that the reader got", time.Since(begun), streamTimeout)
+		ok := newPacedWriter(&slowWriter{ResponseRecorder: httptest.NewRecorder(), takes: time.Second})
+		for range 100 { // of leastRate
+			if _, err := ok.Write(make([]byte, leastRate)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+// brokenWriter is a viewer who has stopped reading.
+type brokenWriter struct{ *httptest.ResponseRecorder }
+
+func (brokenWriter) Write([]byte) (int, error) { return 0, errors.New("the deadline has passed") }
+
+// When a viewer does not read, the search must end, and its turn must be free.
+func TestASearchThatNobodyReadsFreesItsTurn(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t), nil)
+	for i := range 2 * rowsAtOnce {
+		r.schedule(r.Queue, fmt.Sprint("m-", i), "needle")
+	}
+	q := r.request(r.viewer(inspect, "*"))
+	q.query, q.w = url.Values{"q": {"needle"}}, brokenWriter{httptest.NewRecorder()}
+	q.r.Method = http.MethodGet
+	if err := q.streamSearch(); err != nil {
+		t.Fatal(err)
+	}
+	redistest.Want(t, "searches that run", len(r.dashboard.searches.running), 0)
+}
+
+// A form must be read within a time, because it uses memory, and large ones have a turn in a line.
+func TestAFormHasADeadline(t *testing.T) {
+	t.Parallel()
+	w := &readDeadlines{ResponseRecorder: httptest.NewRecorder()}
+	body := func() string {
+		if len(w.set) != 1 || w.set[0].IsZero() {
+			t.Errorf("deadlines while the form is read: %v", w.set)
+		}
+		return "a=b"
+	}
+	r := httptest.NewRequest(http.MethodPost, "/", lazyReader(body))
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	if err := parseForm(w, r, 100); err != nil || r.PostForm.Get("a") != "b" {
+		t.Errorf("the form is %v, %v", r.PostForm, err)
+	}
+	if len(w.set) != 2 || !w.set[1].IsZero() {
+		t.Errorf("deadlines after the form was read: %v", w.set)
+	}
+}
+
+// readDeadlines records the read deadlines.
+type readDeadlines struct {
+	*httptest.ResponseRecorder
+	set []time.Time
+}
+
+func (w *readDeadlines) SetReadDeadline(at time.Time) error { w.set = append(w.set, at); return nil }
+
+// lazyReader returns a reader of the text that the function returns at the first read.
+func lazyReader(text func() string) *lazy { return &lazy{text: text} }
+
+type lazy struct {
+	text func() string
+	from *strings.Reader
+}
+
+func (l *lazy) Read(b []byte) (int, error) {
+	if l.from == nil {
+		l.from = strings.NewReader(l.text())
+	}
+	return l.from.Read(b)
+}
+
+// Viewers who may not know of bridges must not read about them. But they learn that nothing moves their messages.
+func TestBridgesAreForViewersOfAllQueues(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t), nil)
+	if _, err := r.client.Schedule(t.Context(), "mine", nil, bridge.In(time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	scoped, all := r.viewer(inspect, "mine"), r.viewer(inspect, "*")
+	for _, page := range []string{"", "queue?queue=mine"} {
+		_, text := scoped.get(page)
+		contains(t, text, "Messages do not become ready", "Tell an operator")
+		lacks(t, text, "o bridge", "duestream serve")
+		_, text = all.get(page)
+		contains(t, text, "o bridge is alive", "duestream serve")
+	}
+}
+
+// The error of a look that several viewers share must not name queues that one of them may not know.
+func TestASharedErrorNamesNoForeignQueue(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t), nil)
+	failed := errors.New("look at queue secret-queue: it is broken")
+	l := &live{topic: "t", look: func(context.Context) (sample, error) { return sample{}, failed }}
+	for queue, want := range map[string]bool{"mine": false, "*": true} {
+		q := r.request(r.viewer(inspect, queue))
+		_, err := q.sample(l)
+		if !errors.Is(err, failed) || strings.Contains(err.Error(), "secret-queue") != want {
+			t.Errorf("the error for a viewer of %s: %v", queue, err)
+		}
+		text, _, _ := q.event(page{template: "overview"}, l, nil, result{err: failed}, nil)
+		redistest.Want(t, "the stream names the queue", strings.Contains(text, "secret-queue"), want)
+		contains(t, text, "event: away", "This page cannot be read")
+	}
+	text, _, _ := r.request(r.viewer(inspect, "*")).event(page{}, l, nil, result{err: admin.ErrNotFound}, nil)
+	lacks(t, text, "Redis does not answer")
+}
