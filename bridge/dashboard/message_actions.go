@@ -128,9 +128,25 @@ func moveMessage(q *request) (done, error) {
 	case err != nil:
 		return done{}, err
 	case q.query.Get("now") != "":
-		return q.doneWith("%s is due now.", visible(id))
+		return q.doneWith("%s is due now%s.", visible(id), q.heldBy())
 	}
-	return q.doneWith("Moved: %s is due at %s.", visible(id), due.UTC().Format("2006-01-02 15:04:05 MST"))
+	return q.doneWith("Moved: %s is due at %s.", visible(id), due.In(q.zone()).Format("2006-01-02 15:04:05 MST"))
+}
+
+// heldBy tells which setting of the queue may keep a due message from becoming ready; "" if there is none. The change
+// was made, so a setting that cannot be read is no error.
+func (q *request) heldBy() string {
+	p, _, err := q.op.ReadPolicy(q.ctx, q.queue(), "")
+	switch {
+	case err != nil:
+	case p.Held:
+		return ", and becomes ready when its paused queue is resumed"
+	case p.Rate != "":
+		return ", and becomes ready within the release rate of " + string(p.Rate)
+	case p.ReadyLimit > 0:
+		return ", and becomes ready within the ready limit of " + number(p.ReadyLimit)
+	}
+	return ""
 }
 
 // typedTime returns the time of a form with a field for date and time. The script of the page fills the field "at" with
@@ -173,9 +189,28 @@ func expireMessage(q *request) (done, error) {
 	return done{}, fmt.Errorf("expire %s: %w", visible(id), bridge.ErrNotScheduled)
 }
 
+// letterOf returns the letter of the form, which must be one of the message of the form: a link must not name another
+// letter than the page shows.
+func (q *request) letterOf(what string) (string, error) {
+	letter := q.query.Get("letter")
+	l, err := q.op.DeadLetters().Show(q.ctx, q.queue(), letter)
+	switch {
+	case errors.Is(err, admin.ErrNotFound):
+		return "", fmt.Errorf("%s %s: %w: somebody redrove or purged it before", what, visible(letter), admin.ErrNotFound)
+	case err != nil:
+		return "", err
+	case l.ID != q.query.Get("id"):
+		return "", conflict("dead letter %s is one of another message, %s", visible(letter), visible(cut(l.ID, 100)))
+	}
+	return letter, nil
+}
+
 // redriveLetter schedules a dead letter again, for the group in which it failed.
 func redriveLetter(q *request) (done, error) {
-	letter := q.query.Get("letter")
+	letter, err := q.letterOf("redrive")
+	if err != nil {
+		return done{}, err
+	}
 	result, err := q.op.DeadLetters().Redrive(q.ctx, q.queue(), []string{letter}, admin.RedriveOptions{})
 	switch {
 	case err != nil:
@@ -198,9 +233,12 @@ const confirmPurge = "purge"
 
 // purgeLetter deletes a dead letter for ever.
 func purgeLetter(q *request) (done, error) {
-	letter := q.query.Get("letter")
 	if typed := q.query.Get("confirm"); typed != confirmPurge {
 		return done{}, inField("confirm", lua.Invalid("confirm", typed, "must be the word %s", confirmPurge))
+	}
+	letter, err := q.letterOf("purge")
+	if err != nil {
+		return done{}, err
 	}
 	purged, err := q.op.DeadLetters().Purge(q.ctx, q.queue(), []string{letter})
 	switch {

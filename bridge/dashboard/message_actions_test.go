@@ -284,3 +284,39 @@ func TestMessagePageFollowsTheToken(t *testing.T) {
 	}
 	redistest.Want(t, "states after refusals", r.states("a")+"; "+r.states("b"), "scheduled; dead g")
 }
+
+// A link or a form must not name a dead letter of another message than its page shows: whoever follows it would purge a
+// letter that he has not seen, and the audit line would name another message.
+func TestAFormCannotNameTheLetterOfAnotherMessage(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t), nil)
+	r.Groups("g")
+	r.deadLetter("mine", "g", "p")
+	r.deadLetter("other", "g", "p")
+	letter := r.places("other")[0].Letter
+	v := r.viewer(operate, "*")
+	for _, action := range []string{"redrive", "purge"} {
+		status, page := v.act(action, r.Queue, "mine", "letter", letter, "confirm", "purge")
+		redistest.Want(t, "status of "+action, status, http.StatusConflict)
+		if !strings.Contains(page, "is one of another message, other") {
+			t.Errorf("the page does not say why nothing was changed:\n%s", page)
+		}
+	}
+	redistest.Want(t, "states of other", r.states("other"), "dead g")
+}
+
+// The notice must tell the new due time in the zone of the viewer, and must not promise a delivery that a setting of
+// the queue prevents.
+func TestTheNoticeOfAMoveTellsWhatHappens(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t), nil)
+	r.send(r.Queue, "a", "p", bridge.In(time.Hour))
+	v := r.viewer(operate, "*")
+	v.setZone("Europe/Berlin")
+	v.wantAct("move", r.Queue, "a", []string{"at", "2031-07-01T10:00:00Z"}, "a is due at 2031-07-01 12:00:00 CEST.")
+	r.Policy(map[string]string{"rate": "5/s"})
+	v.wantAct("move", r.Queue, "a", []string{"now", "1"},
+		"a is due now, and becomes ready within the release rate of 5/s.")
+	r.Policy(map[string]string{"held": "1"})
+	v.wantAct("move", r.Queue, "a", []string{"now", "1"}, "when its paused queue is resumed.")
+}

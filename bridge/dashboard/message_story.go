@@ -3,9 +3,11 @@ package dashboard
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/lua"
 )
 
 // This file tells the history of a message as a timeline.
@@ -52,12 +54,23 @@ func (s messageState) Story() []chapter {
 			all = append(all, one)
 		}
 	}
-	for i := range all {
-		if i > 0 && !all[i].At.IsZero() {
-			all[i].Wait = all[i].At.Sub(all[i-1].At)
+	for i := 1; i < len(all); i++ { // a clock that was set back gives no wait
+		if before, at := all[i-1].At, all[i].At; !before.IsZero() && at.After(before) {
+			all[i].Wait = at.Sub(before)
 		}
 	}
 	return all
+}
+
+// HistoryBegins returns when the history begins that was read, if that is after the last known change of the message;
+// else zero. Then the history has lost the changes of the message.
+func (s messageState) HistoryBegins() time.Time {
+	for _, m := range s.finding.History {
+		if !m.At.After(s.finding.At) && !m.At.Before(s.story.Since) {
+			return time.Time{}
+		}
+	}
+	return s.story.Since
 }
 
 // OlderChapters returns how many recorded changes the timeline leaves out.
@@ -148,9 +161,21 @@ func chapterOf(c admin.Change) chapter {
 		one.fact("held by", c.Consumer)
 	}
 	if c.By != "" {
-		one.fact("by", c.By)
+		one.fact("by", authorText(c.By))
 	}
 	return one
+}
+
+// authorText returns the author of a change in words: "client web-1 4711" is a client on host web-1.
+func authorText(by string) string {
+	role, process, _ := strings.Cut(by, " ")
+	host, pid, ok := strings.Cut(process, " ")
+	roles := map[string]string{lua.ActorClient: "a client", lua.ActorBridge: "the bridge", lua.ActorWorker: "a worker",
+		lua.ActorOperator: "an operator"}
+	if roles[role] == "" || !ok {
+		return by
+	}
+	return fmt.Sprintf("%s on %s, process %s", roles[role], host, pid)
 }
 
 // maxFact limits the bytes of a detail.

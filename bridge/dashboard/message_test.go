@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"context"
+	"fmt"
 	"html"
 	"net/http"
 	"net/url"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/access"
+	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/integration/redistest"
 	"github.com/duestream/duestream/internal/policy"
 	"github.com/duestream/duestream/lua"
@@ -85,7 +87,7 @@ func TestMessagePageSaysWhyAMessageIsNotDelivered(t *testing.T) {
 	if err := r.op.MakeReady(t.Context(), q); err != nil {
 		t.Fatal(err)
 	}
-	v.wantMessage(q, "second", "waiting for its key", "customer-7", "another message of it is in flight")
+	v.wantMessage(q, "second", "waiting for its key", "customer-7", "message first of it is in flight", "Open first")
 	v.wantMessage(q, "first", "ready in "+q, "no group is on the stream: it waits for one")
 
 	r.Groups("mailer")
@@ -96,6 +98,8 @@ func TestMessagePageSaysWhyAMessageIsNotDelivered(t *testing.T) {
 	r.fail("mailer", time.Hour, entries...)
 	v.wantMessage(q, "first", "retrying for mailer", "waits for its retry for mailer", "Attempt 2 of",
 		"Last error: the partner answered 503")
+	page := v.wantMessage(q, "second", "message first of it is in front, and waits for its retry for mailer at")
+	lacks(t, page, `name="now"`) // it would still wait for its key
 
 	r.Kill("mailer", lua.ReasonMaxAttempts, "no route", "gone")
 	v.wantMessage(q, "gone", "dead for mailer", "its attempts are used up", "Last error: no route", "Redrive", "Purge…")
@@ -255,4 +259,27 @@ func TestMessagePageAfterAnErrorLeadsToItself(t *testing.T) {
 	if !strings.Contains(page, `<a class="button" href="message?id=a&amp;queue=`+r.Queue+`">Refresh</a>`) {
 		t.Errorf("the page does not lead to itself:\n%s", page)
 	}
+}
+
+// A story must tell no negative wait after a clock was set back, and say when the history begins if it has lost the
+// changes of the message.
+func TestStoryOfAClockThatWasSetBackAndOfALostHistory(t *testing.T) {
+	t.Parallel()
+	at := func(second int) time.Time { return time.Date(2031, 1, 1, 0, 0, second, 0, time.UTC) }
+	var s messageState
+	s.finding.At = at(30)
+	s.story.Changes = []admin.Change{
+		{At: at(10), Event: admin.EventScheduled}, {At: at(5), Event: admin.EventReady, By: "client web-1 4711"},
+		{Event: admin.EventDead}, {At: at(20), Event: admin.EventRedriven},
+	}
+	for i, one := range s.Story() {
+		redistest.Want(t, fmt.Sprint("wait before change ", i), one.Wait, 0)
+	}
+	redistest.Want(t, "author", s.Story()[1].Facts[0].Value, "a client on web-1, process 4711")
+	redistest.Want(t, "author of another form", authorText("cron"), "cron")
+	s.story.Since = at(20)
+	s.finding.History = []admin.Moment{{At: at(10), What: admin.MomentDead}, {At: at(40), What: admin.MomentExpires}}
+	redistest.Want(t, "the history begins after the last change", s.HistoryBegins(), at(20))
+	s.finding.History[0].At = at(25)
+	redistest.Want(t, "the history begins before the last change", s.HistoryBegins().IsZero(), true)
 }

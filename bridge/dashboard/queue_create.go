@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"context"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -50,6 +51,10 @@ func showCreate(q *request, _ queueState) (any, error) {
 		q.problem = inField("from", err)
 		return v, nil
 	}
+	if place.Payload == nil {
+		err := conflict("the payload of message %s is lost, so type one", visible(v.From))
+		q.problem = inField("from", err)
+	}
 	v.FromSize = int64(len(place.Payload))
 	q.query.Set("kind", kindOf(place.Payload))
 	switch q.query.Get("kind") {
@@ -66,17 +71,24 @@ func showCreate(q *request, _ queueState) (any, error) {
 	return v, nil
 }
 
-// placeOf returns the first place that holds a message of the queue.
+// placeOf returns the first place that holds a message of the queue, with its payload if a place has it.
 func (q *request) placeOf(id string) (admin.Sighting, error) {
 	if err := lua.CheckID(id); err != nil {
 		return admin.Sighting{}, err
 	}
 	s, err := q.findMessage(q.ctx, inQueue(q.queue()), id)
-	if err == nil && len(s.finding.Places) == 0 {
-		err = fmt.Errorf("message %s: %w", visible(id), admin.ErrNotFound)
-	}
-	if err != nil {
+	switch {
+	case err != nil:
 		return admin.Sighting{}, err
+	case len(s.finding.Places) == 0 && s.stopped:
+		return admin.Sighting{}, fmt.Errorf("search for message %s: %w", visible(id), context.DeadlineExceeded)
+	case len(s.finding.Places) == 0:
+		return admin.Sighting{}, fmt.Errorf("message %s: %w", visible(id), admin.ErrNotFound)
+	}
+	for _, p := range s.finding.Places {
+		if p.Payload != nil { // else it is lost in this place
+			return p, nil
+		}
 	}
 	return s.finding.Places[0], nil
 }
@@ -216,6 +228,9 @@ func (q *request) typedPayload() ([]byte, error) {
 		return payload, nil
 	case payloadSame:
 		place, err := q.placeOf(q.query.Get("from"))
+		if err == nil && place.Payload == nil {
+			err = errors.New("of the message is lost: type one")
+		}
 		return place.Payload, err
 	}
 	return nil, errors.New("must be text, json, base64 or same")

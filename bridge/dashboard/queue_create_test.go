@@ -204,3 +204,19 @@ func TestCreateIsRefused(t *testing.T) {
 		t.Errorf("the message was stored: %v", err)
 	}
 }
+
+// The repetition of a message whose payload is lost must not silently have an empty payload.
+func TestALostPayloadIsNotRepeated(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t), nil)
+	r.Do("XADD", r.Keys.Dead, "*", "id", "lost", "attempt", "1", "group", "g", "reason", "body_lost", "dead_ms",
+		"1700000000000")
+	v := r.viewer(publish, r.Queue)
+	status, text := v.get("queue?queue=" + r.Queue + "&tab=create&from=lost")
+	redistest.Want(t, "status of the form", status, http.StatusConflict)
+	contains(t, text, "the payload of message lost is lost")
+	status, text = v.post("do-queue-create", url.Values{"queue": {r.Queue}, "from": {"lost"}, "kind": {"same"}})
+	redistest.Want(t, "status", status, http.StatusBadRequest)
+	contains(t, text, "is lost: type one")
+	redistest.Want(t, "scheduled", r.Length(r.Keys.Due), 0)
+}

@@ -131,7 +131,11 @@ func (s Sighting) orderedBy() string {
 func (l *locator) add(ctx context.Context, s Sighting) {
 	s.Queue, s.Partition = l.queue, l.partition
 	if l.reasons != nil && s.Why == "" {
-		s.Why = l.reasons.why(ctx, s)
+		front := ""
+		if s.Waits {
+			s.Front, front = l.reasons.front(ctx, l.keys, s.Key)
+		}
+		s.Why = l.reasons.why(ctx, s, front)
 	}
 	l.found = append(l.found, s)
 	l.mu.Lock()

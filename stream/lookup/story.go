@@ -49,6 +49,9 @@ type Story struct {
 	Changes []Change  `json:"changes"` // oldest first
 	Queues  int       `json:"queues"`  // queues with a history
 	Looked  int64     `json:"looked"`  // entries of histories that were read
+
+	// Since is when the histories begin: each of them has a record of this time, or an older one. Zero: none was read.
+	Since time.Time `json:"since,omitzero"`
 }
 
 // StoryOptions change what ReadStory does. The zero value is valid.
@@ -85,7 +88,7 @@ func ReadStory(ctx context.Context, c rueidis.Client, prefix, id string, o Story
 	queues := slices.Sorted(maps.Keys(counts))
 	err = view.EachPartition(queues, func(_ int, queue string) error { return r.readQueue(ctx, queue, counts[queue]) })
 	slices.SortStableFunc(r.changes, func(a, b Change) int { return a.At.Compare(b.At) })
-	s.Changes, s.Queues, s.Looked = append(s.Changes, r.changes...), r.queues, r.looked
+	s.Changes, s.Queues, s.Looked, s.Since = append(s.Changes, r.changes...), r.queues, r.looked, r.since
 	switch {
 	case err != nil:
 		return fail(err)
@@ -107,6 +110,7 @@ type storyReader struct {
 	looked, total int64
 	queues        int
 	changes       []Change
+	since         time.Time
 }
 
 // readQueue reads the histories of a queue's partitions that may have held the message.
@@ -146,6 +150,7 @@ func (r *storyReader) readHistory(ctx context.Context, queue, key string) error 
 		return err
 	}
 	read := int64(0) // entries since the last report
+	var since time.Time
 	for e, err := range view.Walk(ctx, r.c, key, "-", last.String(), false) {
 		if err != nil {
 			return err
@@ -156,11 +161,17 @@ func (r *storyReader) readHistory(ctx context.Context, queue, key string) error 
 		}
 		for _, record := range lua.ParseTold(e.ID, e.FieldValues) {
 			picker.pick(record)
+			if since.IsZero() {
+				since = record.At
+			}
 		}
 	}
 	r.addProgress(read, 0)
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if since.After(r.since) {
+		r.since = since
+	}
 	r.changes = append(r.changes, picker.changes...)
 	return nil
 }

@@ -47,12 +47,12 @@ func TestStoryIsOfOneMessage(t *testing.T) {
 	if _, err := json.Marshal(s); err != nil {
 		t.Error(err)
 	}
-	if _, err := ReadStory(t.Context(), r.Client, r.Prefix, "nobody", StoryOptions{Queues: []string{r.Queue}}); !errors.Is(err,
-		ErrUntold) {
+	_, err = ReadStory(t.Context(), r.Client, r.Prefix, "nobody", StoryOptions{Queues: []string{r.Queue}})
+	if !errors.Is(err, ErrUntold) {
 		t.Error(err)
 	}
-	if _, err := ReadStory(t.Context(), r.Client, r.Prefix, "m", StoryOptions{Queues: []string{r.Queue + "-"}}); !errors.Is(err,
-		ErrNoHistory) {
+	_, err = ReadStory(t.Context(), r.Client, r.Prefix, "m", StoryOptions{Queues: []string{r.Queue + "-"}})
+	if !errors.Is(err, ErrNoHistory) {
 		t.Error(err)
 	}
 }
@@ -63,21 +63,25 @@ func TestStoryOfAHistoryThatGrowsEnds(t *testing.T) {
 	r := newRig(t, redistest.Shared(t))
 	fill := func() {
 		for range 5 {
-			r.Do("XADD", r.Keys.History, "*", "by", "", "ready", fmt.Sprintf(`{"id":"m","reason":%q}`, strings.Repeat("x", 40_000)))
+			record := fmt.Sprintf(`{"id":"m","reason":%q}`, strings.Repeat("x", 40_000))
+			r.Do("XADD", r.Keys.History, "*", "by", "", "ready", record)
 		}
 	}
 	fill()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	steps := 0
-	s, err := ReadStory(ctx, r.Client, r.Prefix, "m", StoryOptions{Queues: []string{r.Queue}, Progress: func(int64, int64) {
+	progress := func(int64, int64) {
 		if steps++; steps < 100 {
 			fill()
 		}
-	}})
+	}
+	options := StoryOptions{Queues: []string{r.Queue}, Progress: progress}
+	s, err := ReadStory(ctx, r.Client, r.Prefix, "m", options)
 	if err != nil || len(s.Changes) > 10 {
 		t.Errorf("%d changes, %v", len(s.Changes), err)
 	}
+	redistest.Want(t, "beginning", s.Since.Equal(s.Changes[0].At), true)
 }
 
 // A group has no history of its own, and cannot switch off that of its queue.

@@ -105,11 +105,12 @@ func (r *reasons) obstacles(ctx context.Context, queue string) (all []string) {
 	return all
 }
 
-// why tells why a scheduled, pending or dead message is not delivered, or why it is not finished.
-func (r *reasons) why(ctx context.Context, p Sighting) string {
+// why tells why a scheduled, pending or dead message is not delivered, or why it is not finished. For a message that
+// waits for its key, front is the text of the method front.
+func (r *reasons) why(ctx context.Context, p Sighting, front string) string {
 	switch p.State {
 	case StateScheduled, StateRetrying:
-		return r.whyWaiting(ctx, p)
+		return r.whyWaiting(ctx, p, front)
 	case StatePending:
 		return r.whyHeld(ctx, p)
 	case StateDead:
@@ -118,12 +119,53 @@ func (r *reasons) why(ctx context.Context, p Sighting) string {
 	return ""
 }
 
-func (r *reasons) whyWaiting(ctx context.Context, p Sighting) string {
+// front returns the ID of the message that is first in line for a key, and what it does there. An unknown ID is "".
+func (r *reasons) front(ctx context.Context, keys lua.Keys, key string) (id, text string) {
+	const unknown = "another message of it is in flight"
+	var first []string
+	ask := r.c.B().Zrange().Key(keys.Turns).Min("["+key+lua.Separator).Max("("+key+lua.Separator+"wait ").Bylex().
+		Limit(0, 1).Build()
+	err := view.Ask(ctx, r.c, view.Into(ask, &first, rueidis.RedisResult.AsStrSlice))
+	if err != nil || len(first) == 0 {
+		return "", unknown
+	}
+	if waiting, _, ok := lua.ParsePlace(first[0]); ok {
+		id = lua.ParseMember(waiting).ID
+		return id, fmt.Sprintf("message %s of it is in front", quoted(id))
+	}
+	holder := strings.TrimPrefix(first[0], key+lua.Separator+"busy"+lua.Separator)
+	if m := lua.ParseMember(holder); m.Kind != lua.MemberFirst {
+		return m.ID, r.retryInFront(ctx, keys, holder, m)
+	}
+	entry, ok, err := view.ReadEntry(ctx, r.c, keys.Stream, holder)
+	if err != nil || !ok {
+		return "", unknown
+	}
+	id = lua.ParseEntry(entry.ID, entry.FieldValues).ID
+	return id, fmt.Sprintf("message %s of it is in flight", quoted(id))
+}
+
+// retryInFront tells for what a retry waits that holds a key.
+func (r *reasons) retryInFront(ctx context.Context, keys lua.Keys, member string, m lua.Member) string {
+	var due time.Time
+	err := view.Ask(ctx, r.c, view.Score(r.c.B().Zscore().Key(keys.Due).Member(member).Build(), &due))
+	text := fmt.Sprintf("message %s of it is in front, and waits for its retry", quoted(m.ID))
+	if m.Group != "" {
+		text += " for " + quoted(m.Group)
+	}
+	if err == nil && !due.IsZero() {
+		text += " at " + formatTime(view.Shown(due))
+	}
+	return text
+}
+
+// whyWaiting tells why a member of the schedule waits. front tells which message of its key is in front.
+func (r *reasons) whyWaiting(ctx context.Context, p Sighting, front string) string {
 	obstacles := strings.Join(r.obstacles(ctx, p.Queue), ", and ")
 	late := r.now.Sub(p.Due)
 	switch {
 	case p.Waits:
-		return strings.TrimSuffix("waits for its key "+quoted(p.Key)+": another message of it is in flight; "+obstacles, "; ")
+		return strings.TrimSuffix("waits for its key "+quoted(p.Key)+": "+front+"; "+obstacles, "; ")
 	case late < 0:
 		text := "waits for its time, " + formatTime(p.Due)
 		if p.State == StateRetrying && p.Attempt > 1 {
@@ -183,17 +225,18 @@ func (r *reasons) whyNowhere(f Finding) string {
 
 // deathTexts explains, by reason, why a message became a dead letter. %d is its attempt.
 var deathTexts = map[string]string{
-	lua.ReasonMaxAttempts:       "its attempts are used up (%d)",
-	lua.ReasonHandlerTimeout:    "its attempts are used up (%d): the handler of the last one took longer than it may",
-	lua.ReasonRetryFor:          "it was too old for another attempt, by retry_for (attempt %d)",
-	lua.ReasonMaxSnoozes:        "it was snoozed as often as it may be (attempt %d)",
-	lua.ReasonCrashes:           "its workers crashed with it as often as they may (attempt %d)",
-	lua.ReasonVisibilityTimeout: "its attempts are used up (%d): the last consumer gave no sign of life for the visibility timeout",
-	lua.ReasonDeadLetter:        "its worker gave it up (attempt %d)",
-	lua.ReasonExpired:           "it expired before it was delivered (attempt %d)",
-	lua.ReasonGroupGone:         "its group is not on the stream (attempt %d)",
-	lua.ReasonMalformed:         "what was found could not be delivered (attempt %d)",
-	lua.ReasonBodyLost:          "somebody deleted its entry (attempt %d)",
+	lua.ReasonMaxAttempts:    "its attempts are used up (%d)",
+	lua.ReasonHandlerTimeout: "its attempts are used up (%d): the handler of the last one took longer than it may",
+	lua.ReasonRetryFor:       "it was too old for another attempt, by retry_for (attempt %d)",
+	lua.ReasonMaxSnoozes:     "it was snoozed as often as it may be (attempt %d)",
+	lua.ReasonCrashes:        "its workers crashed with it as often as they may (attempt %d)",
+	lua.ReasonVisibilityTimeout: "its attempts are used up (%d): " +
+		"the last consumer gave no sign of life for the visibility timeout",
+	lua.ReasonDeadLetter: "its worker gave it up (attempt %d)",
+	lua.ReasonExpired:    "it expired before it was delivered (attempt %d)",
+	lua.ReasonGroupGone:  "its group is not on the stream (attempt %d)",
+	lua.ReasonMalformed:  "what was found could not be delivered (attempt %d)",
+	lua.ReasonBodyLost:   "somebody deleted its entry (attempt %d)",
 }
 
 func whyDead(p Sighting) string {
