@@ -121,10 +121,10 @@ func serveLetterPayload(q *request) error {
 		return err
 	}
 	l, err := q.letter(q.query.Get("letter"))
-	if err == nil {
-		q.writePayload(l.Payload, l.ID+".payload")
+	if err != nil {
+		return err
 	}
-	return err
+	return q.writePayload(l.Payload, l.ID+".payload")
 }
 
 // letter returns a letter by its name.

@@ -404,7 +404,7 @@ func (w *messageWatch) look(ctx context.Context) (sample, error) {
 
 func liveMessage(q *request) (*live, error) {
 	id := q.query.Get("id")
-	if err := errors.Join(lua.CheckQueue(q.queue()), lua.CheckID(id)); err != nil {
+	if err := errors.Join(q.checkLives(), lua.CheckID(id)); err != nil {
 		return nil, err
 	}
 	watch := &messageWatch{d: q.Dashboard, queue: q.queue(), id: id}

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"mime"
+	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -161,29 +163,69 @@ func servePayload(q *request) error {
 		if p.Payload == nil || digest(p.Payload) != wanted {
 			continue
 		}
-		q.writePayload(p.Payload, q.query.Get("id")+".payload")
-		return nil
+		return q.writePayload(p.Payload, q.query.Get("id")+".payload")
 	}
 	return fmt.Errorf("payload of %s: %w: the message has gone on, or has another payload now", q.query.Get("id"),
 		admin.ErrNotFound)
 }
 
 // writePayload answers with a whole payload: as a download with this name, or with as=text or as=base64 as plain text.
-func (q *request) writePayload(content []byte, name string) {
-	h := q.w.Header()
-	h.Set("Content-Security-Policy", "sandbox; default-src 'none'; frame-ancestors 'none'")
-	switch q.query.Get("as") {
-	case viewText:
-		h.Set("Content-Type", "text/plain; charset=utf-8")
-	case "base64":
-		h.Set("Content-Type", "text/plain; charset=utf-8")
-		content = []byte(base64.StdEncoding.EncodeToString(content))
-	default:
-		h.Set("Content-Type", "application/octet-stream")
-		h.Set("Content-Disposition", attachment(name))
+func (q *request) writePayload(content []byte, name string) error {
+	return q.writeWhole(int64(len(content)), func() []byte {
+		h := q.w.Header()
+		h.Set("Content-Security-Policy", "sandbox; default-src 'none'; frame-ancestors 'none'")
+		switch q.query.Get("as") {
+		case viewText:
+			h.Set("Content-Type", "text/plain; charset=utf-8")
+		case "base64":
+			h.Set("Content-Type", "text/plain; charset=utf-8")
+			return []byte(base64.StdEncoding.EncodeToString(content))
+		default:
+			h.Set("Content-Type", "application/octet-stream")
+			h.Set("Content-Disposition", attachment(name))
+		}
+		return content
+	})
+}
+
+// Bounds of an answer that is written whole.
+const (
+	largeAnswer = 1 << 20   // above this size, a process writes a few at a time
+	answerPiece = 256 << 10 // a viewer who does not take this much in streamTimeout is cut off
+)
+
+// writeWhole writes an answer of about size bytes. The memory of a large one is in use until the viewer has it, so only
+// a few are written at a time. The error means that nothing was written.
+func (q *request) writeWhole(size int64, answer func() []byte) error {
+	if size > largeAnswer {
+		t, err := q.downloads.join(q.grant.Name())
+		if err != nil {
+			return err
+		}
+		defer q.downloads.leave(t)
+		select {
+		case <-t.begun:
+		default: // to wait would keep the memory of the answer
+			return tooMany{q.downloads.what, q.downloads.before(t) + 1}
+		}
 	}
-	h.Set("Content-Length", strconv.Itoa(len(content)))
-	_, _ = q.w.Write(content)
+	content := answer()
+	q.w.Header().Set("Content-Length", strconv.Itoa(len(content)))
+	if len(content) <= answerPiece {
+		_, _ = q.w.Write(content)
+		return nil
+	}
+	rc := http.NewResponseController(q.w)
+	for piece := range slices.Chunk(content, answerPiece) {
+		err := writeInTime(rc, func() error {
+			_, err := q.w.Write(piece)
+			return err
+		})
+		if err != nil {
+			break // the viewer has gone, or takes nothing
+		}
+	}
+	return nil
 }
 
 // serveMessageJSON answers with everything that is known of a message, in one queue or in all, as a download.
@@ -207,11 +249,12 @@ func serveMessageJSON(q *request) error {
 	if err != nil {
 		return err
 	}
-	h := q.w.Header()
-	h.Set("Content-Type", "application/json")
-	h.Set("Content-Disposition", attachment(q.query.Get("id")+".json"))
-	_, _ = q.w.Write(append(text, '\n'))
-	return nil
+	return q.writeWhole(int64(len(text)), func() []byte {
+		h := q.w.Header()
+		h.Set("Content-Type", "application/json")
+		h.Set("Content-Disposition", attachment(q.query.Get("id")+".json"))
+		return append(text, '\n')
+	})
 }
 
 // attachment returns the value of Content-Disposition for a download. Of the name it keeps only characters that are

@@ -198,3 +198,33 @@ func TestMessagePageOfManyPlaces(t *testing.T) {
 	page := v.wantMessage(r.Queue, "many", "10 further places are not shown", "further payloads are not shown")
 	redistest.Want(t, "cards", strings.Count(page, `<article`), maxPlaces)
 }
+
+// A large payload takes memory until its reader has it. So a token may read two at a time, whoever reads slowly.
+// Regression: 60 readers that took nothing held 700 MiB.
+func TestAFewLargePayloadsAreReadAtATime(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t), nil)
+	payload := strings.Repeat("x", 3<<20)
+	r.send(r.Queue, "large", payload, bridge.In(time.Hour))
+	v := r.viewer(inspect, r.Queue)
+	name := r.request(v).grant.Name()
+	first, err := r.dashboard.downloads.join(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := "payload?" + url.Values{"queue": {r.Queue}, "id": {"large"}, "digest": {digest([]byte(payload))}}.Encode()
+	status, text := v.get(address + "&as=text")
+	redistest.Want(t, "status of the second download", status, http.StatusOK)
+	redistest.Want(t, "bytes", len(text), len(payload))
+	if _, err := r.dashboard.downloads.join(name); err != nil {
+		t.Fatal(err)
+	}
+	for _, page := range []string{address, "message-json?" + url.Values{"queue": {r.Queue}, "id": {"large"}}.Encode()} {
+		status, _ = v.get(page)
+		redistest.Want(t, "status of the third download", status, http.StatusTooManyRequests)
+	}
+	r.dashboard.downloads.leave(first)
+	status, _ = v.get(address)
+	redistest.Want(t, "status after another has ended", status, http.StatusOK)
+	redistest.Want(t, "waiting", len(r.dashboard.downloads.waiting), 0)
+}

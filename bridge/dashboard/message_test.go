@@ -132,7 +132,7 @@ func TestMessagePageTellsTheStoryOfADoneMessage(t *testing.T) {
 	if strings.Contains(page, "data-live") || strings.Contains(page, "Repeat") {
 		t.Errorf("the page of a done message is kept up to date, or offers to repeat it:\n%s", page)
 	}
-	v.wantMessage(r.Queue, "order-43", "nowhere", "does not mention the message")
+	v.wantMessage(r.Queue, "order-43", "nowhere", "does not mention this message")
 	status, page := v.get("message?id=order-42")
 	redistest.Want(t, "status of the search in all queues", status, http.StatusOK)
 	if !strings.Contains(words(page), "done acknowledged by mailer at") {

@@ -1,9 +1,12 @@
 package dashboard
 
 import (
+	"context"
+	"errors"
 	"slices"
 
 	"github.com/duestream/duestream/bridge/access"
+	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -68,7 +71,7 @@ func showQueue(q *request) (any, error) {
 	if err := q.op.CheckKnown(q.ctx, q.queue()); err != nil {
 		return nil, err
 	}
-	l, err := liveQueue(q)
+	l, err := q.liveQueue()
 	if err != nil {
 		return nil, err
 	}
@@ -102,9 +105,27 @@ func (q *request) queueView(state queueState) queueView {
 
 // liveQueue keeps the overview of the queue up to date, and on other tabs the line below the title.
 func liveQueue(q *request) (*live, error) {
-	if err := lua.CheckQueue(q.queue()); err != nil {
+	if err := q.checkLives(); err != nil {
 		return nil, err
 	}
+	return q.liveQueue()
+}
+
+// checkLives returns an error if the queue of the address does not exist, so that a viewer cannot make looks at queues
+// of any name. While Redis is away it returns none: the stream tells that.
+func (q *request) checkLives() error {
+	if err := lua.CheckQueue(q.queue()); err != nil {
+		return err
+	}
+	ctx, end := context.WithTimeout(q.ctx, q.cfg.Timeout)
+	defer end()
+	if err := q.op.CheckKnown(ctx, q.queue()); errors.Is(err, admin.ErrNoQueue) {
+		return err
+	}
+	return nil
+}
+
+func (q *request) liveQueue() (*live, error) {
 	l := q.queueTopic(q.queue())
 	l.part = "queue-state"
 	if q.queueView(queueState{}).Tab == "" {

@@ -78,6 +78,10 @@ func TestUnknownQueueSuggestsTheNearestName(t *testing.T) {
 	status, text := v.get("queue?queue=ordres")
 	redistest.Want(t, "status", status, http.StatusNotFound)
 	contains(t, text, "no such queue", "did you mean &#34;orders&#34;?")
+	for _, page := range []string{"live-queue?queue=ordres", "live-message?id=a&queue=ordres"} { // no topic of any name
+		status, _ := v.get(page)
+		redistest.Want(t, page, status, http.StatusNotFound)
+	}
 	status, text = v.get("queue?queue=" + url.QueryEscape("<script>"))
 	redistest.Want(t, "status of an invalid name", status, http.StatusBadRequest)
 	lacks(t, text, "<script>")

@@ -80,10 +80,10 @@ func serveRecurrencePayload(q *request) error {
 		return err
 	}
 	s, err := q.op.Recurrence(q.ctx, queue, name)
-	if err == nil {
-		q.writePayload(s.Spec.Payload, name+".payload")
+	if err != nil {
+		return err
 	}
-	return err
+	return q.writePayload(s.Spec.Payload, name+".payload")
 }
 
 // readPast returns the last messages of a recurrence. Within the time of the page it finds out what became of them.
