@@ -196,6 +196,11 @@ func (o *clusterOperator) abilities() []ability {
 			attempts := 3
 			return a.WritePolicy(ctx, queue, "", admin.PolicyUpdate{MaxAttempts: &attempts})
 		}},
+		{"Admin.WritePolicyOver", func(ctx context.Context) error {
+			attempts := 3
+			return a.WritePolicyOver(ctx, queue, "", map[string]string{admin.SettingMaxAttempts: "3"},
+				admin.PolicyUpdate{MaxAttempts: &attempts})
+		}},
 		{"Admin.ReadPolicy", func(ctx context.Context) error {
 			policy, _, err := a.ReadPolicy(ctx, queue, "")
 			return want(err, "attempts", policy.MaxAttempts, 3)
@@ -329,6 +334,15 @@ func (o *clusterOperator) abilities() []ability {
 			state, err := a.Recurrence(ctx, queue, "r")
 			return want(err, "next", len(state.Next), 3)
 		}},
+		{"Admin.ReplaceRecurrence", func(ctx context.Context) error {
+			state, err := a.Recurrence(ctx, queue, "r")
+			if err != nil {
+				return err
+			}
+			change, err := a.ReplaceRecurrence(ctx, bridge.Recurrence{Queue: queue, Name: "r", Every: 2 * time.Hour},
+				state.Version)
+			return want(err, "changed", change.Changed, true)
+		}},
 		{"Admin.PauseRecurrence", func(ctx context.Context) error {
 			changed, err := a.PauseRecurrence(ctx, queue, "r", true)
 			return want(err, "changed", changed, true)
@@ -354,6 +368,23 @@ func (o *clusterOperator) abilities() []ability {
 		{"Admin.PushTargets", func(ctx context.Context) error {
 			targets, err := a.PushTargets(ctx, queue)
 			return want(err, "targets", len(targets), 1)
+		}},
+		{"Admin.ReplacePushTarget", func(ctx context.Context) error {
+			targets, err := a.PushTargets(ctx, queue)
+			if err != nil {
+				return err
+			}
+			change, err := a.ReplacePushTarget(ctx,
+				admin.PushTarget{Queue: queue, Group: "posts", URL: "https://example.com/new"}, targets[0].Version)
+			return want(err, "changed", change.Changed, true)
+		}},
+		{"Admin.RotatePushVersion", func(ctx context.Context) error {
+			targets, err := a.PushTargets(ctx, queue)
+			if err != nil {
+				return err
+			}
+			_, err = a.RotatePushVersion(ctx, queue, "posts", targets[0].Version)
+			return err
 		}},
 		{"Admin.RotatePushKey", func(ctx context.Context) error {
 			_, err := a.RotatePushKey(ctx, queue, "posts", "")

@@ -80,7 +80,8 @@ type Trimmed struct {
 	Leases  int    // how many leases were removed, because no consumer holds their entries any more
 }
 
-var trimScript = load("trim", []string{"stream", "seen", "turns", "leases"}, []string{"cursor", "limit", "max_bytes"}, nil)
+var trimScript = load("trim", []string{"stream", "seen", "turns", "leases"},
+	[]string{"cursor", "limit", "max_bytes"}, nil)
 
 // Trim frees entries that every group has acknowledged. It frees those at the beginning of the stream. If there are
 // none, it sweeps from cursor on, behind entries that stay pending. If maxBytes is zero, it does not sweep.
@@ -88,7 +89,8 @@ func Trim(ctx context.Context, c rueidis.Client, k Keys, cursor string, limit, m
 	if cursor == "" {
 		cursor = "0-0"
 	}
-	reply, err := trimScript.list(ctx, c, []string{k.Stream, k.Seen, k.Turns, k.Leases}, []string{cursor, strconv.Itoa(limit),
+	reply, err := trimScript.list(ctx, c, []string{k.Stream, k.Seen, k.Turns, k.Leases}, []string{
+		cursor, strconv.Itoa(limit),
 		strconv.Itoa(maxBytes)}, 6)
 	if err != nil {
 		return Trimmed{}, err
@@ -140,26 +142,36 @@ func textsOf(reply []rueidis.RedisMessage) ([]string, error) {
 	return out, nil
 }
 
-var configureScript = load("configure", []string{"settings"}, nil, []string{"field", "value"})
+var configureScript = load("configure", []string{"settings"}, []string{"expected"}, []string{"field", "value"})
 
 // Configure writes settings to a queue's policy or to the defaults, and a token to the wake stream of either. An empty
 // value removes a field. A bridge that was not woken sees the settings at its next look.
 func Configure(ctx context.Context, c rueidis.Client, settings, wake string, values []FieldValue) error {
-	args := make([]string, 0, 2*len(values))
-	for _, v := range values {
+	_, err := ConfigureOver(ctx, c, settings, wake, nil, values)
+	return err
+}
+
+// ConfigureOver is Configure, but writes nothing and returns false if a field has another value than expected; an empty
+// value stands for no field. After a lost reply a repeated call may find its own values, and return false.
+func ConfigureOver(
+	ctx context.Context, c rueidis.Client, settings, wake string, expected, values []FieldValue,
+) (done bool, err error) {
+	args := []string{strconv.Itoa(len(expected))}
+	for _, v := range slices.Concat(expected, values) {
 		args = append(args, v.Field, v.Value)
 	}
-	_, err := configureScript.integer(ctx, c, []string{settings}, args)
-	if err == nil {
-		_ = signal(ctx, c, wake, "settings")
+	changed, err := configureScript.integer(ctx, c, []string{settings}, args)
+	if err != nil || changed < 0 {
+		return false, err
 	}
-	return err
+	_ = signal(ctx, c, wake, "settings")
+	return true, nil
 }
 
 // EndHold removes the field held from the policy of a partition. It wakes no bridge, because the partition may not
 // exist any more.
 func EndHold(ctx context.Context, c rueidis.Client, k Keys) error {
-	_, err := configureScript.integer(ctx, c, []string{k.Policy}, []string{"held", ""})
+	_, err := configureScript.integer(ctx, c, []string{k.Policy}, []string{"0", "held", ""})
 	return err
 }
 
@@ -254,9 +266,8 @@ type Look struct {
 }
 
 var surveyScript = func() *script {
-	s := load("survey", []string{"due", "payload", "meta", "stream", "wake", "seen", "policy", "calm", "recurring", "turns",
-		"planned", "leases"},
-		[]string{"held"}, nil)
+	s := load("survey", []string{"due", "payload", "meta", "stream", "wake", "seen", "policy", "calm", "recurring",
+		"turns", "planned", "leases"}, []string{"held"}, nil)
 	s.everyKey = true
 	return s
 }()
@@ -355,11 +366,14 @@ type Swept struct {
 	Found   []Orphan // the orphans that the scan found
 }
 
-var orphansScript = load("orphans", []string{"due", "fields"}, []string{"cursor", "limit"}, []string{"field", "length", "ripe"})
+var orphansScript = load("orphans", []string{"due", "fields"}, []string{"cursor", "limit"},
+	[]string{"field", "length", "ripe"})
 
 // SweepOrphans checks watched fields of a hash (payload or meta), and deletes those that are ripe and still orphans.
 // Then it scans about limit further fields, or 1 MiB.
-func SweepOrphans(ctx context.Context, c rueidis.Client, due, hash, cursor string, limit int, watched []Watched) (Swept, error) {
+func SweepOrphans(
+	ctx context.Context, c rueidis.Client, due, hash, cursor string, limit int, watched []Watched,
+) (Swept, error) {
 	if cursor == "" {
 		cursor = "0"
 	}

@@ -180,8 +180,8 @@ func TestSurveySeesEachQueueAndItsErrors(t *testing.T) {
 		now := b.now()
 		queues := map[string]*testQueue{}
 		var keys []Keys
-		names := []string{"empty", "scheduled", "overdue", "ready", "pending", "idle", "window", "orphan", "broken", "strange",
-			"held", "watched", "tokenless"}
+		names := []string{"empty", "scheduled", "overdue", "ready", "pending", "idle", "window", "orphan", "broken",
+			"strange", "held", "watched", "tokenless"}
 		for _, name := range names {
 			queues[name] = b.queue(name)
 			keys = append(keys, queues[name].k)
@@ -343,8 +343,9 @@ func TestSweepOrphansNeedsTwoLooks(t *testing.T) {
 		b.do("ZADD", b.k.Due, "6", "soon")
 		b.do("HSET", b.k.Payload, "other", "longer")
 		b.do("HDEL", b.k.Payload, "gone")
-		second := sweep(Watched{Orphan{"orphan", 1}, true}, Watched{Orphan{"soon", 1}, true}, Watched{Orphan{"other", 1}, true},
-			Watched{Orphan{"unripe", 2}, false}, Watched{Orphan{"gone", 1}, true}, Watched{Orphan{"unripe", -1}, false})
+		second := sweep(Watched{Orphan{"orphan", 1}, true}, Watched{Orphan{"soon", 1}, true},
+			Watched{Orphan{"other", 1}, true}, Watched{Orphan{"unripe", 2}, false},
+			Watched{Orphan{"gone", 1}, true}, Watched{Orphan{"unripe", -1}, false})
 		redistest.Want(b, "deleted", second.Deleted, 1)
 		wantList(b, "left", second.Left, 1, -1, -1, 2, -1, 2)
 		wantList(b, "found", second.Found, Orphan{"other", 6}, Orphan{"unripe", 2})
@@ -398,5 +399,25 @@ func TestRegisterAndConfigureDoNotNeedTheirWakeStream(t *testing.T) {
 			b.Fatalf("settings of the wrong type: %v", err)
 		}
 		redistest.Want(b, "tokens for what was refused", b.token(), "")
+	})
+}
+
+// With expected values nothing must be written if one of the fields has another value, or has none.
+func TestConfigureOverExpectsTheValuesThatTheCallerSaw(t *testing.T) {
+	everywhere(t, func(b *testQueue) {
+		write := func(expected, values []FieldValue) bool {
+			b.Helper()
+			done, err := ConfigureOver(b.ctx, b.c, b.k.Policy, b.k.Wake, expected, values)
+			if err != nil {
+				b.Fatal(err)
+			}
+			return done
+		}
+		redistest.Want(b, "no field expected", write(fields("rate", ""), fields("rate", "5", "burst", "7")), true)
+		redistest.Want(b, "no field expected again", write(fields("rate", ""), fields("rate", "6")), false)
+		redistest.Want(b, "one of two differs", write(fields("rate", "5", "burst", "8"), fields("rate", "6")), false)
+		redistest.Want(b, "rate", b.text("HGET", b.k.Policy, "rate"), "5")
+		redistest.Want(b, "both are the same", write(fields("rate", "5", "burst", "7"), fields("rate", "")), true)
+		redistest.Want(b, "fields left", b.count("HLEN", b.k.Policy), 1)
 	})
 }

@@ -160,7 +160,7 @@ func ReadDeletedCounts(ctx context.Context, c rueidis.Client, g Globals, queue s
 // were deleted. It wakes the bridges, because they serve the partitions until they look at the registry. It also
 // succeeds on a full server. It may be repeated.
 func Unregister(ctx context.Context, c rueidis.Client, g Globals, queue string, had Counts) error {
-	fields := []string{RegistryDeleted, queue, queue, ""}
+	fields := []string{"0", RegistryDeleted, queue, queue, ""} // whatever the fields hold
 	if had.Latest() > 1 {
 		before, err := ReadDeletedCounts(ctx, c, g, queue)
 		if err != nil {

@@ -31,6 +31,21 @@ func WritePolicy(ctx context.Context, c rueidis.Client, prefix, queue, group str
 // nil, the levels are not checked.
 func WritePolicyBeside(ctx context.Context, c rueidis.Client, levels *lua.Levels, prefix, queue, group string,
 	u policy.Update) error {
+	return WritePolicyOver(ctx, c, levels, prefix, queue, group, nil, u)
+}
+
+// ErrPolicyChanged: another client changed the settings in between. Nothing was written.
+var ErrPolicyChanged = errors.New("the settings were changed by somebody else")
+
+// WritePolicyOver is WritePolicyBeside, but returns ErrPolicyChanged if a setting in before has another stored value in
+// the queue or group; "" stands for no value. It does not compare the other settings. If the reply is lost, a repeated
+// call may return ErrPolicyChanged for its own values.
+func WritePolicyOver(ctx context.Context, c rueidis.Client, levels *lua.Levels, prefix, queue, group string,
+	before map[string]string, u policy.Update) error {
+	var expected []lua.FieldValue
+	for setting, value := range before {
+		expected = append(expected, lua.FieldValue{Field: policy.FieldOf(group, setting), Value: value})
+	}
 	values, err := u.Fields(group)
 	if err := errors.Join(lua.CheckPrefix(prefix), lua.CheckQueue(queue), err); err != nil {
 		return fmt.Errorf("write policy of %s: %w", queue, err)
@@ -43,7 +58,11 @@ func WritePolicyBeside(ctx context.Context, c rueidis.Client, levels *lua.Levels
 		}
 	}
 	keys := lua.NewKeys(prefix, queue)
-	if err := lua.Configure(ctx, c, keys.Policy, keys.Wake, values); err != nil {
+	done, err := lua.ConfigureOver(ctx, c, keys.Policy, keys.Wake, expected, values)
+	if err == nil && !done {
+		err = ErrPolicyChanged
+	}
+	if err != nil {
 		return fmt.Errorf("write policy of %s: %w", queue, err)
 	}
 	// The partition counts are read after the write. So either this call sees the new partitions of a growth, or the

@@ -2,6 +2,7 @@ package stream
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -129,5 +130,30 @@ func TestPolicyUpdateIsRefusedAsAWhole(t *testing.T) {
 	if _, _, err := policy.Read(t.Context(), r.Client, r.Prefix, r.Queue, "g"); !errors.Is(err, lua.ErrWrongType) ||
 		!strings.Contains(err.Error(), r.Keys.Policy) {
 		t.Errorf("wrong type: %v", err)
+	}
+}
+
+// Of two operators who have read the same settings only the first may save, and a setting that neither changes does not
+// matter.
+func TestPolicyIsNotWrittenOverAChangeThatTheCallerHasNotSeen(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	write := func(group string, before map[string]string, attempts int) error {
+		return WritePolicyOver(t.Context(), r.Client, nil, r.Prefix, r.Queue, group, before,
+			policy.Update{MaxAttempts: &attempts})
+	}
+	for _, group := range []string{"", "g"} {
+		none := map[string]string{policy.SettingMaxAttempts: ""}
+		if err := write(group, none, 3); err != nil {
+			t.Fatal(err)
+		}
+		if err := write(group, none, 4); !errors.Is(err, ErrPolicyChanged) {
+			t.Errorf("group %q: the second one has written: %v", group, err)
+		}
+		if err := write(group, map[string]string{policy.SettingMaxAttempts: "3"}, 5); err != nil {
+			t.Errorf("group %q: %v", group, err)
+		}
+		p, _, err := policy.Read(t.Context(), r.Client, r.Prefix, r.Queue, group)
+		redistest.Want(t, "attempts", fmt.Sprint(p.MaxAttempts, err), "5 <nil>")
 	}
 }

@@ -185,8 +185,11 @@ func Remove(ctx context.Context, c rueidis.Client, prefix, name string) error {
 	}
 	var fields []string
 	for _, s := range all {
-		isUnreadable := s.Name == ""
-		if s.Name == name || isUnreadable && s.Digest == name {
+		called := s.Name
+		if called == "" { // an unreadable token
+			called = s.Digest
+		}
+		if name != "" && called == name {
 			fields = append(fields, s.Digest)
 		}
 	}

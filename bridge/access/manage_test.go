@@ -117,9 +117,11 @@ func TestABadTokenIsRefusedAtTheDoor(t *testing.T) {
 			func(t *Token) { t.Queues = []string{"a\x00*"} }, func(t *Token) { t.Queues = make([]string, 1<<20) },
 			func(t *Token) { t.Queues = []string{strings.Repeat("*", lua.MaxQueueBytes+1)} },
 		},
-		"rate":    {func(t *Token) { t.Rate = "0" }, func(t *Token) { t.Rate = "5/d" }, func(t *Token) { t.Rate = "-1/s" }},
-		"burst":   {func(t *Token) { t.Burst = 5 }, func(t *Token) { t.Rate, t.Burst = "5/s", lua.MaxBurst+1 }},
-		"expires": {func(t *Token) { t.Expires = time.Unix(1, 0) }, func(t *Token) { t.Expires = time.Now().Add(-time.Hour) }},
+		"rate":  {func(t *Token) { t.Rate = "0" }, func(t *Token) { t.Rate = "5/d" }, func(t *Token) { t.Rate = "-1/s" }},
+		"burst": {func(t *Token) { t.Burst = 5 }, func(t *Token) { t.Rate, t.Burst = "5/s", lua.MaxBurst+1 }},
+		"expires": {
+			func(t *Token) { t.Expires = time.Unix(1, 0) }, func(t *Token) { t.Expires = time.Now().Add(-time.Hour) },
+		},
 	} {
 		for i, spoil := range spoil {
 			token := good()
@@ -166,7 +168,8 @@ func TestAFullServerHasTokensRevoked(t *testing.T) {
 	if _, err := Add(t.Context(), r.client, r.prefix, token); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.client.Do(t.Context(), r.client.B().Arbitrary("CONFIG", "SET", "maxmemory", "1").Build()).Error(); err != nil {
+	fill := r.client.B().Arbitrary("CONFIG", "SET", "maxmemory", "1").Build()
+	if err := r.client.Do(t.Context(), fill).Error(); err != nil {
 		t.Fatal(err)
 	}
 	token.Name = "other"
@@ -208,5 +211,27 @@ func TestNoSecretIsWrittenAnywhere(t *testing.T) {
 		if !strings.Contains(all, want) {
 			t.Errorf("no %q in %s", want, all)
 		}
+	}
+}
+
+// An empty name must remove nothing. Regression: it removed all tokens that this release cannot read, such as those of
+// a newer one.
+func TestAnEmptyNameRemovesNoToken(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	_, d := newSecret()
+	field := d.String()
+	if err := r.client.Do(t.Context(), r.client.B().Hset().Key(r.key).FieldValue().FieldValue(field, `{"new":1}`).
+		Build()).Error(); err != nil {
+		t.Fatal(err)
+	}
+	if err := Remove(t.Context(), r.client, r.prefix, ""); !errors.Is(err, ErrNoToken) {
+		t.Errorf("an empty name: %v", err)
+	}
+	if list, err := List(t.Context(), r.client, r.prefix); len(list) != 1 || err != nil {
+		t.Errorf("tokens left: %v, %v", list, err)
+	}
+	if err := Remove(t.Context(), r.client, r.prefix, field); err != nil {
+		t.Errorf("by its digest: %v", err)
 	}
 }

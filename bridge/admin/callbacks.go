@@ -40,6 +40,12 @@ func (a *Admin) SetPushTarget(ctx context.Context, t PushTarget) (PushChange, er
 	return a.pushStore().Set(ctx, t)
 }
 
+// ReplacePushTarget is SetPushTarget for a caller who has read the targets: it returns ErrTargetChanged if the stored
+// target has not this PushState.Version; "" = there must be no target.
+func (a *Admin) ReplacePushTarget(ctx context.Context, t PushTarget, version string) (PushChange, error) {
+	return a.pushStore().Replace(ctx, t, version)
+}
+
 // RemovePushTarget removes a target. Posting to it ends within seconds. The group stays, and messages still wait for
 // it. ErrNoTarget: there is no such target.
 func (a *Admin) RemovePushTarget(ctx context.Context, queue, group string) error {
@@ -50,6 +56,13 @@ func (a *Admin) RemovePushTarget(ctx context.Context, queue, group string) error
 // rotation, requests are also signed with the key that was the newest before. ErrNoTarget, ErrInvalid.
 func (a *Admin) RotatePushKey(ctx context.Context, queue, group, key string) (string, error) {
 	return a.pushStore().Rotate(ctx, queue, group, key)
+}
+
+// RotatePushVersion is RotatePushKey with a generated key, for a caller who has read the targets: it returns
+// ErrTargetChanged if the stored target has not this PushState.Version. A target keeps only two keys, so a second
+// rotation of the same target would drop a key that receivers still need.
+func (a *Admin) RotatePushVersion(ctx context.Context, queue, group, version string) (string, error) {
+	return a.pushStore().RotateVersion(ctx, queue, group, version)
 }
 
 // DropOldPushKey removes a target's old key: requests are then signed with the newest key only. ErrNoTarget, ErrOneKey.

@@ -27,6 +27,12 @@ var ErrNoTarget = push.ErrNoTarget
 // ErrOneKey: the target has no old signing key to drop.
 var ErrOneKey = push.ErrOneKey
 
+// ErrTargetChanged: somebody else has changed the target since the caller read it. Nothing was written.
+var ErrTargetChanged = push.ErrChanged
+
+// ErrPolicyChanged: somebody else has changed the settings since the caller read them. Nothing was written.
+var ErrPolicyChanged = stream.ErrPolicyChanged
+
 // ErrShrink: the number of partitions of a queue cannot be reduced.
 var ErrShrink = stream.ErrShrink
 

@@ -67,8 +67,18 @@ func (a *Admin) ReadPolicy(ctx context.Context, queue, group string) (p bridge.P
 // WritePolicy changes settings of a queue, or of one group if group is not "". Bridges and workers follow within
 // seconds. ErrInvalid: nothing was changed.
 func (a *Admin) WritePolicy(ctx context.Context, queue, group string, u PolicyUpdate) error {
+	return a.WritePolicyOver(ctx, queue, group, nil, u)
+}
+
+// WritePolicyOver is WritePolicy for a caller who has read the settings. before has the stored values that the caller
+// has seen, by setting (SettingInForce.Stored). ErrPolicyChanged: somebody else has changed one of them meanwhile, and
+// nothing was written.
+func (a *Admin) WritePolicyOver(
+	ctx context.Context, queue, group string, before map[string]string, u PolicyUpdate,
+) error {
+	levels := lua.NewLevels(a.redis.Client, a.prefix)
 	if a.allowOldBridges {
-		return stream.WritePolicyBeside(ctx, a.redis.Client, nil, a.prefix, queue, group, u)
+		levels = nil
 	}
-	return stream.WritePolicy(ctx, a.redis.Client, a.prefix, queue, group, u)
+	return stream.WritePolicyOver(ctx, a.redis.Client, levels, a.prefix, queue, group, before, u)
 }

@@ -33,6 +33,14 @@ func (a *Admin) Recur(ctx context.Context, r bridge.Recurrence) (bridge.Recurren
 	return a.planner().Put(ctx, r)
 }
 
+// ReplaceRecurrence is Recur for a caller who has read the recurrence: it returns bridge.ErrChanged if the stored spec
+// has not this RecurrenceState.Version, and bridge.ErrNoRecurrence if there is none.
+func (a *Admin) ReplaceRecurrence(
+	ctx context.Context, r bridge.Recurrence, version string,
+) (bridge.RecurrenceChange, error) {
+	return a.planner().Replace(ctx, r, version)
+}
+
 // Recurrences returns the recurrences of a queue, in the order of their names, each with its next three times. It
 // reads them in bounded steps.
 func (a *Admin) Recurrences(ctx context.Context, queue string) ([]bridge.RecurrenceState, error) {

@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"net/http"
 	"net/netip"
@@ -13,6 +14,7 @@ import (
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/access"
 	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/internal/written"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -37,13 +39,19 @@ func callbacksSection() section {
 // callbacksView is the data of the page.
 type callbacksView struct {
 	Targets []admin.PushState
+	More    int              // targets that are not shown
 	Edited  *admin.PushState // whose form is shown; nil = the form is for a new target
+	Version string           // of the edited target, when the viewer opened the form
 	Queues  []string         // whose targets the viewer may change
 	MayAdd  bool             // the viewer may add a target, also of a queue that does not exist yet
 	NewKey  *newKey          // nil = this request made no signing key
 	Unread  string           // why the list of targets cannot be shown beside the key; "" = it is shown
+	Faulty  []unreadQueue    // queues whose targets cannot be read
 	IsTyped bool             // the form was sent with a fault, and shows what was typed
 }
+
+// shownTargets is the greatest number of rows of the page.
+const shownTargets = 500
 
 // newKey is a new signing key of a target, which is shown once.
 type newKey struct{ Queue, Group, Key string }
@@ -60,7 +68,7 @@ func showCallbacks(q *request) (any, error) {
 	return v, nil
 }
 
-// readTargets reads the targets that the viewer may inspect.
+// readTargets reads the targets that the viewer may inspect. Viewers share what was read.
 func (q *request) readTargets(v *callbacksView) error {
 	queues, err := q.queues()
 	if err != nil {
@@ -72,22 +80,87 @@ func (q *request) readTargets(v *callbacksView) error {
 			v.MayAdd = true
 			v.Queues = append(v.Queues, queue)
 		}
-		targets, err := q.op.PushTargets(q.ctx, queue)
-		if err != nil {
-			return err
+	}
+	targets, faulty, err := readQueues(q, &q.targetsOf, queues, func(queue string) ([]admin.PushState, error) {
+		return q.op.PushTargets(q.ctx, queue)
+	})
+	if err != nil {
+		return err
+	}
+	v.Targets, v.Faulty = targets, faulty
+	if q.query.Get("edit") != "" {
+		at := slices.IndexFunc(targets, func(t admin.PushState) bool {
+			return t.Queue == q.queue() && t.Group == q.query.Get("group")
+		})
+		if at >= 0 {
+			v.Edited, v.Version = &targets[at], targets[at].Version
 		}
-		for _, t := range targets {
-			v.Targets = append(v.Targets, t)
-			if q.query.Get("edit") != "" && t.Queue == q.queue() && t.Group == q.query.Get("group") {
-				v.Edited = &t
-			}
-		}
+	}
+	if v.IsTyped {
+		v.Version = q.query.Get("version")
+	}
+	if len(v.Targets) > shownTargets {
+		v.Targets, v.More = v.Targets[:shownTargets], len(v.Targets)-shownTargets
 	}
 	return nil
 }
 
+// storedTarget returns the target of a group; nil if it has none.
+func (q *request) storedTarget(queue, group string) (*admin.PushState, error) {
+	targets, err := q.op.PushTargets(q.ctx, queue)
+	for i := range targets {
+		if targets[i].Group == group {
+			return &targets[i], err
+		}
+	}
+	return nil, err
+}
+
+// errTargetChanged: the target is not as the viewer has seen it.
+var errTargetChanged = fmt.Errorf("%w: somebody has changed the target meanwhile. Open the form again to see how",
+	errConflict)
+
 // setCallback adds or changes a target.
 func setCallback(q *request) (done, error) {
+	t, err := q.typedTarget()
+	if err != nil {
+		return done{}, err
+	}
+	stored, err := q.storedTarget(t.Queue, t.Group)
+	if err != nil {
+		return done{}, err
+	}
+	version := ""
+	switch isEdit := q.query.Get("edit") != ""; {
+	case isEdit && stored == nil:
+		return done{}, fmt.Errorf("%w: somebody has removed the target meanwhile", errConflict)
+	case isEdit:
+		version = q.query.Get("version")
+	case stored != nil:
+		return done{}, inField("group", lua.Invalid("group", t.Group, "must be one without a target: edit that in the list"))
+	}
+	if err := q.checkReach(&t, stored); err != nil {
+		return done{}, err
+	}
+	if err := admin.CheckPushTarget(t); err != nil {
+		return done{}, err
+	}
+	change, err := q.op.ReplacePushTarget(q.ctx, t, version)
+	switch {
+	case errors.Is(err, admin.ErrTargetChanged):
+		return done{}, errTargetChanged
+	case err != nil:
+		return done{}, err
+	case change.Key != "":
+		return done{shown: &newKey{t.Queue, t.Group, change.Key}}, nil
+	case !change.Changed:
+		return done{notice: "The target was stored like this already.", page: "callbacks"}, nil
+	}
+	return done{notice: "The target was changed. Processes use it within seconds.", page: "callbacks"}, nil
+}
+
+// typedTarget returns the target that the form names. The error has all faults of the form.
+func (q *request) typedTarget() (admin.PushTarget, error) {
 	form := func(name string) string { return strings.TrimSpace(q.query.Get(name)) }
 	var faults []error
 	whole := func(name string, least int) int {
@@ -102,14 +175,11 @@ func setCallback(q *request) (done, error) {
 		return n
 	}
 	span := func(name string) time.Duration {
-		text := form(name)
-		if text == "" {
-			return 0
+		d, err := q.formDuration(name)
+		if err == nil && d == 0 && form(name) != "" {
+			err = inField(name, lua.Invalid(name, form(name), "must be above 0; empty = the default"))
 		}
-		d, err := time.ParseDuration(text)
-		if err != nil || d <= 0 {
-			faults = append(faults, lua.Invalid(name, text, "must be a duration like 500ms, 10s or 5m"))
-		}
+		faults = append(faults, err)
 		return d
 	}
 	t := admin.PushTarget{
@@ -117,6 +187,10 @@ func setCallback(q *request) (done, error) {
 		Timeout: span("timeout"), Concurrency: whole("concurrency", 1), Failures: whole("failures", -1),
 		Interval: span("interval"), MaxInterval: span("max_interval"),
 		Rate: bridge.Rate(form("rate")), Burst: whole("burst", 0),
+	}
+	if strings.HasSuffix(t.URL, "?…") { // the form of an edited target shows its URL so
+		faults = append(faults, &lua.InvalidError{Field: "url", Value: "?…",
+			Rule: "stands for the part behind ?, which is secret and not shown: type it again"})
 	}
 	for text := range strings.FieldsSeq(strings.ReplaceAll(form("networks"), ",", " ")) {
 		network, err := netip.ParsePrefix(text)
@@ -134,26 +208,44 @@ func setCallback(q *request) (done, error) {
 		}
 		t.DeadStatus = append(t.DeadStatus, code)
 	}
-	if err := errors.Join(faults...); err != nil {
-		return done{}, err
-	}
 	var err error
-	if t.Headers, err = headersOf(q.query.Get("headers")); err != nil {
-		return done{}, err
+	t.Headers, err = headersOf(q.query.Get("headers"))
+	return t, errors.Join(append(faults, err)...)
+}
+
+// checkReach refuses a target that reaches more of the network than the viewer may allow. A process posts from inside
+// its own network, and the answer to a failed request is in the error of a dead letter. So a target with Networks or
+// AllowHTTP can read addresses that only the process can reach. Only an operator of all queues chooses these. Another
+// operator keeps those of the stored target, and with them its URL.
+func (q *request) checkReach(t *admin.PushTarget, stored *admin.PushState) error {
+	if q.may(access.Operate, "") {
+		return nil
 	}
-	if err := admin.CheckPushTarget(t); err != nil {
-		return done{}, err
+	refused := func(field, value string) error {
+		return inField(field, lua.Invalid(field, value, "may be set only with a token that may operate all queues"))
 	}
-	change, err := q.op.SetPushTarget(q.ctx, t)
+	var before admin.PushTarget
+	if stored != nil {
+		before = stored.Target
+	}
 	switch {
-	case err != nil:
-		return done{}, err
-	case change.Key != "":
-		return done{shown: &newKey{t.Queue, t.Group, change.Key}}, nil
-	case !change.Changed:
-		return done{notice: "The target was stored like this already.", page: "callbacks"}, nil
+	case len(t.Networks) > 0 && !slices.Equal(t.Networks, before.Networks):
+		return refused("networks", joinTexts(t.Networks, netip.Prefix.String))
+	case t.AllowHTTP && !before.AllowHTTP:
+		return refused("allow_http", "1")
 	}
-	return done{notice: "The target was changed. Processes use it within seconds.", page: "callbacks"}, nil
+	t.Networks, t.AllowHTTP = before.Networks, before.AllowHTTP
+	if reachesMore := len(t.Networks) > 0 || t.AllowHTTP; reachesMore && !isSamePage(t.URL, before.URL) {
+		return refused("url", "")
+	}
+	return nil
+}
+
+// isSamePage reports whether two URLs differ in their queries at most.
+func isSamePage(a, b string) bool {
+	a, _, _ = strings.Cut(a, "?")
+	b, _, _ = strings.Cut(b, "?")
+	return a == b
 }
 
 // headersOf reads headers, one "name: value" on each line.
@@ -182,10 +274,13 @@ func removeCallback(q *request) (done, error) {
 	return done{notice: "The target was removed. Its group stays, and messages wait for it.", page: "callbacks"}, err
 }
 
-// rotateKey gives a target a new signing key.
+// rotateKey gives a target a new signing key, if nobody has changed the target since the viewer saw it.
 func rotateKey(q *request) (done, error) {
 	group := q.query.Get("group")
-	key, err := q.op.RotatePushKey(q.ctx, q.queue(), group, "")
+	key, err := q.op.RotatePushVersion(q.ctx, q.queue(), group, q.query.Get("version"))
+	if errors.Is(err, admin.ErrTargetChanged) {
+		return done{}, errTargetChanged
+	}
 	if err != nil {
 		return done{}, err
 	}
@@ -223,11 +318,11 @@ func (v callbacksView) Value(typed, name string) string {
 	case "url":
 		return t.URL
 	case "timeout":
-		return t.Timeout.String()
+		return written.Duration(t.Timeout)
 	case "interval":
-		return t.Interval.String()
+		return written.Duration(t.Interval)
 	case "max_interval":
-		return t.MaxInterval.String()
+		return written.Duration(t.MaxInterval)
 	case "concurrency":
 		return count(t.Concurrency)
 	case "failures":

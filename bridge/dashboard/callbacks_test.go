@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"fmt"
 	"net/http"
 	"net/url"
 	"strings"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/access"
+	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/integration/redistest"
 )
 
@@ -19,7 +21,7 @@ func TestCallbacksAreManaged(t *testing.T) {
 	if _, err := r.client.Schedule(t.Context(), r.Queue, []byte("p"), bridge.In(time.Hour)); err != nil {
 		t.Fatal(err)
 	}
-	v := r.viewer([]access.Verb{access.Operate}, r.Queue)
+	v := r.viewer([]access.Verb{access.Operate}, "*")
 	form := url.Values{"queue": {r.Queue}, "group": {"partner"}, "url": {"https://example.com/hook?secret=1"},
 		"headers": {"X-Api-Key: k1\nX-Region: eu"}, "dead_status": {"404, 422"}, "rate": {"5/s"}, "timeout": {"3s"},
 		"networks": {"10.1.0.0/16"}}
@@ -49,7 +51,10 @@ func TestCallbacksAreManaged(t *testing.T) {
 		}
 	}
 	form.Set("timeout", "7s")
+	form.Set("edit", "1")
+	form.Set("version", r.target().Version)
 	v.post("do-set-callback", form)
+	form.Set("version", r.target().Version)
 	if _, text = v.post("do-rotate-key", form); !strings.Contains(text, "whsec_") {
 		t.Errorf("the second key is not shown:\n%s", text)
 	}
@@ -64,6 +69,122 @@ func TestCallbacksAreManaged(t *testing.T) {
 	v.post("do-remove-callback", form)
 	if targets, err = r.op.PushTargets(t.Context(), r.Queue); err != nil || len(targets) != 0 {
 		t.Errorf("after the removal: %+v, %v", targets, err)
+	}
+}
+
+// target returns the only target of the queue.
+func (r *rig) target() admin.PushState {
+	r.T.Helper()
+	targets, err := r.op.PushTargets(r.T.Context(), r.Queue)
+	if err != nil || len(targets) != 1 {
+		r.T.Fatal(targets, err)
+	}
+	return targets[0]
+}
+
+// A viewer must not overwrite what another viewer has changed meanwhile, and not add a target that exists. Regression:
+// the button for a new key, pressed twice, dropped the key that the receiver needed.
+func TestTwoViewersDoNotOverwriteEachOthersCallback(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t), nil)
+	if err := r.op.Register(t.Context(), r.Queue); err != nil {
+		t.Fatal(err)
+	}
+	v := r.viewer(operate, r.Queue)
+	target := url.Values{"queue": {r.Queue}, "group": {"partner"}}
+	form := func(more ...string) url.Values {
+		all := url.Values{"queue": {r.Queue}, "group": {"partner"}, "url": {"https://example.com/hook"}}
+		for i := 0; i < len(more); i += 2 {
+			all.Set(more[i], more[i+1])
+		}
+		return all
+	}
+	v.post("do-set-callback", form())
+	status, text := v.post("do-set-callback", form("url", "https://example.com/other"))
+	redistest.Want(t, "status of a second one for the group", status, http.StatusBadRequest)
+	contains(t, text, `id="fault-group"`)
+	_, text = v.get("callbacks?edit=1&" + target.Encode())
+	seen := r.target().Version
+	contains(t, text, `name="version" value="`+seen+`"`)
+	v.post("do-set-callback", form("edit", "1", "version", seen, "timeout", "3s"))
+	for name, action := range map[string]string{"a change": "do-set-callback", "a new key": "do-rotate-key"} {
+		status, text = v.post(action, form("edit", "1", "version", seen, "timeout", "9s"))
+		redistest.Want(t, "status of "+name+" of a version that was replaced", status, http.StatusConflict)
+		contains(t, text, "somebody has changed the target meanwhile")
+	}
+	redistest.Want(t, "stored", fmt.Sprint(r.target().Timeout, r.target().KeyCount), "3s 1")
+	status, _ = v.post("do-drop-key", target)
+	redistest.Want(t, "status of dropping the only key", status, http.StatusConflict)
+	v.post("do-remove-callback", target)
+	status, text = v.post("do-set-callback", form("edit", "1", "version", seen))
+	redistest.Want(t, "status of a change of a target that is gone", status, http.StatusConflict)
+	contains(t, text, "somebody has removed the target meanwhile")
+	redistest.Want(t, "lines of the audit log with the host", r.log.Count("target_host=example.com") > 0, true)
+}
+
+// Only an operator of all queues may let a target reach networks that the process alone can reach, because the error of
+// a dead letter shows the answer. Regression: an operator of one queue read any address inside the network.
+func TestOnlyAnOperatorOfAllQueuesLetsCallbacksReachInside(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t), nil)
+	if err := r.op.Register(t.Context(), r.Queue); err != nil {
+		t.Fatal(err)
+	}
+	some, all := r.viewer(operate, r.Queue), r.viewer(operate, "*")
+	_, text := some.get("callbacks")
+	lacks(t, text, `name="networks"`, `name="allow_http"`)
+	for field, form := range map[string]url.Values{
+		"networks":   {"url": {"https://10.1.2.3/"}, "networks": {"10.0.0.0/8"}},
+		"allow_http": {"url": {"http://example.com/"}, "allow_http": {"1"}},
+	} {
+		form.Set("queue", r.Queue)
+		form.Set("group", "g")
+		status, text := some.post("do-set-callback", form)
+		redistest.Want(t, field, status, http.StatusBadRequest)
+		contains(t, text, "may be set only with a token that may operate all queues")
+	}
+	inside := url.Values{"queue": {r.Queue}, "group": {"g"}, "url": {"https://10.1.2.3/hook?a=b"},
+		"networks": {"10.0.0.0/8"}}
+	if status, text := all.post("do-set-callback", inside); status != http.StatusOK {
+		t.Fatal(text)
+	}
+	form := url.Values{"queue": {r.Queue}, "group": {"g"}, "edit": {"1"}, "version": {r.target().Version},
+		"url": {"https://10.1.2.4/hook"}}
+	status, text := some.post("do-set-callback", form)
+	redistest.Want(t, "another address inside", status, http.StatusBadRequest)
+	contains(t, text, `id="fault-url"`)
+	form.Set("url", "https://10.1.2.3/hook?…")
+	status, text = some.post("do-set-callback", form)
+	redistest.Want(t, "the hidden part of the URL", status, http.StatusBadRequest)
+	contains(t, text, "secret and not shown")
+	form.Set("url", "https://10.1.2.3/hook?c=d")
+	form.Set("timeout", "3s")
+	status, text = some.post("do-set-callback", form)
+	redistest.Want(t, "the same address", status, http.StatusOK)
+	if now := r.target(); now.Timeout != 3*time.Second || len(now.Networks) != 1 {
+		t.Errorf("stored: %+v\n%s", now, text)
+	}
+}
+
+// A queue whose targets or recurrences cannot be read must not hide those of other queues.
+func TestAQueueThatCannotBeReadIsNamed(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t), nil)
+	other := r.On(r.Queue + "-broken")
+	for _, queue := range []string{r.Queue, other.Queue} {
+		if err := r.op.Register(t.Context(), queue); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.recur(bridge.Recurrence{Name: "nightly", Every: time.Hour})
+	other.Do("SET", other.Keys.Recurring, "a string")
+	other.Do("SET", other.Keys.Push, "a string")
+	v := r.viewer(operate, "*")
+	v.post("do-set-callback", url.Values{"queue": {r.Queue}, "group": {"g"}, "url": {"https://example.com/"}})
+	for page, want := range map[string]string{"recurrences": "nightly", "callbacks": "https://example.com/"} {
+		status, text := v.get(page)
+		redistest.Want(t, page, status, http.StatusOK)
+		contains(t, text, want, "cannot be read", other.Queue)
 	}
 }
 
@@ -99,7 +220,7 @@ func TestCallbackFormKeepsWhatWasSent(t *testing.T) {
 	if err := r.op.Register(t.Context(), r.Queue); err != nil {
 		t.Fatal(err)
 	}
-	v := r.viewer([]access.Verb{access.Operate}, r.Queue)
+	v := r.viewer([]access.Verb{access.Operate}, "*")
 	form := url.Values{"queue": {r.Queue}, "group": {"partner"}, "url": {"https://example.com/"}, "timeout": {"3s"}}
 	if status, text := v.post("do-set-callback", form); status != http.StatusOK {
 		t.Fatal(text)

@@ -73,10 +73,12 @@ type Dashboard struct {
 	stop         context.CancelFunc
 	cutting      context.Context // cancelled by Shutdown; ends all requests
 	cut          context.CancelFunc
-	messageTurns turns                     // of looks at watched messages
-	finds        chan struct{}             // has one element for each message that is being searched
-	recurring    readings[[]recurrenceRow] // recurrences by queue
-	pastOf       readings[[]pastRun]       // last messages of recurrences
+	messageTurns turns                         // of looks at watched messages
+	finds        chan struct{}                 // has one element for each message that is being searched
+	recurring    readings[[]recurrenceRow]     // recurrences by queue
+	pastOf       readings[[]pastRun]           // last messages of recurrences
+	targetsOf    readings[[]admin.PushState]   // targets of callbacks by queue
+	tokensOf     readings[[]admin.StoredToken] // tokens; the only key is ""
 
 	changes    sync.Mutex // held by Close, and while a change begins
 	closed     bool

@@ -182,6 +182,7 @@ const (
 	paramKind, paramID                    = "kind", "id"
 	paramOlder, paramNewer                = "older", "newer"
 	paramWithoutGroup, paramWithoutErrors = "nogroup", "noerror"
+	paramWithoutReason                    = "noreason"
 )
 
 // letterFilter returns the filter that the address or the form names.
@@ -190,7 +191,7 @@ func (q *request) letterFilter() (admin.LetterFilter, error) {
 		Group: q.query.Get(paramGroup), Reason: q.query.Get(paramReason), ErrorText: q.query.Get(paramError),
 		ErrorKind: q.query.Get(paramKind), ID: q.query.Get(paramID),
 		WithoutGroup: q.query.Get(paramWithoutGroup) != "", WithoutError: q.query.Get(paramWithoutErrors) != "",
-		Newest: true,
+		WithoutReason: q.query.Get(paramWithoutReason) != "", Newest: true,
 	}
 	var older, newer error
 	f.OlderThan, older = q.formDuration(paramOlder)
@@ -218,6 +219,7 @@ func filterFields(f admin.LetterFilter) (all []jobField) {
 	add(paramGroup, f.Group)
 	flag(paramWithoutGroup, f.WithoutGroup)
 	add(paramReason, f.Reason)
+	flag(paramWithoutReason, f.WithoutReason)
 	add(paramKind, f.ErrorKind)
 	flag(paramWithoutErrors, f.WithoutError)
 	add(paramError, f.ErrorText)
@@ -247,6 +249,7 @@ func filterWords(f admin.LetterFilter) string {
 	add(f.Group != "", "of group %v", f.Group)
 	add(f.WithoutGroup, "of no group%v", "")
 	add(f.Reason != "", "with reason %v", f.Reason)
+	add(f.WithoutReason, "without a reason%v", "")
 	add(f.ErrorKind != "", "with an error like “%v”", f.ErrorKind)
 	add(f.WithoutError, "without an error%v", "")
 	add(f.ErrorText != "", "with “%v” in the error", f.ErrorText)

@@ -21,7 +21,7 @@ const (
 	lettersStep = 600 * time.Millisecond // of reading the newest letters of all queues
 	letterEvery = 30 * time.Second       // a summary is this old before the letters are read again
 	letterShare = 20                     // or this multiple of the time that the reading took
-	letterLimit = 2 * time.Minute        // the same, if the number of letters is still the same
+	letterLimit = 2 * time.Minute        // the same, if the number of letters has not changed
 	keepLetters = 10 * time.Minute       // a summary that nobody asked for
 	sweepEvery  = time.Minute            // between two looks for such summaries
 )
@@ -29,6 +29,7 @@ const (
 // letterBook holds the last summary of each queue's dead letters.
 type letterBook struct {
 	letters *admin.DeadLetters
+	limit   time.Duration // letterLimit; shorter in tests
 
 	mu     sync.Mutex
 	queues map[string]*letterSummary
@@ -49,7 +50,7 @@ type letterSummary struct {
 }
 
 func newLetterBook(letters *admin.DeadLetters) *letterBook {
-	return &letterBook{letters: letters, queues: map[string]*letterSummary{}}
+	return &letterBook{letters: letters, limit: letterLimit, queues: map[string]*letterSummary{}}
 }
 
 // entry returns the entry of a queue. Before it adds one, it drops those that nobody has used for long, if it has
@@ -101,13 +102,15 @@ func (b *letterBook) last(queue string, total int64) deadSummary {
 }
 
 // read returns the summary of a queue that has total letters now. It reads the newest letters for about the step, if
-// the last summary is stale and nobody else is reading.
-func (b *letterBook) read(ctx context.Context, queue string, total int64, step time.Duration) (deadSummary, error) {
+// the last summary is stale, or if again is true, and nobody else is reading.
+func (b *letterBook) read(
+	ctx context.Context, queue string, total int64, step time.Duration, again bool,
+) (deadSummary, error) {
 	b.mu.Lock()
 	e := b.entry(queue)
-	isStale := e.isStale(total)
+	again = again || e.isStale(total)
 	b.mu.Unlock()
-	if isStale && e.reading.TryLock() {
+	if again && e.reading.TryLock() {
 		defer e.reading.Unlock()
 		begun := time.Now()
 		survey := b.letters.Survey(queue, admin.LetterFilter{})
@@ -126,11 +129,20 @@ func (b *letterBook) read(ctx context.Context, queue string, total int64, step t
 	return b.last(queue, total), nil
 }
 
-// isStale reports whether the letters are to be read again. The caller holds the mu of the book.
+// isStale reports whether letters were certainly added or deleted since they were read, so that they are to be read
+// again. The caller holds the mu of the book.
 func (e *letterSummary) isStale(total int64) bool {
-	now := time.Now()
-	isOther := int64(e.Total) != total || now.Sub(e.at) > letterLimit
-	return e.at.IsZero() || e.changed.After(e.at) || isOther && !now.Before(e.next)
+	isOther := int64(e.Total) != total
+	return e.at.IsZero() || e.changed.After(e.at) || isOther && !time.Now().Before(e.next)
+}
+
+// isOld reports whether a summary is to be read again although the number of letters is the same: as many letters may
+// have been added as were deleted.
+func (b *letterBook) isOld(queue string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	e, now := b.entry(queue), time.Now()
+	return !e.at.IsZero() && now.Sub(e.at) > b.limit && !now.Before(e.next)
 }
 
 // deadState is a sample of the pages that group dead letters: one summary for each queue with letters, by name.
@@ -153,9 +165,8 @@ func (d *Dashboard) liveDead(queue string, all bool) *live {
 	l := &live{part: "dead-live", queue: queue}
 	switch {
 	case queue == "":
-		watcher := d.op.Watcher()
-		l.topic = "dead"
-		l.look = func(ctx context.Context) (sample, error) { return d.lookAtAllLetters(ctx, watcher) }
+		r := &lettersReader{book: d.book, watcher: d.op.Watcher()}
+		l.topic, l.look = "dead", r.look
 	case all:
 		var survey *admin.LetterSurvey
 		var begun time.Time
@@ -169,7 +180,7 @@ func (d *Dashboard) liveDead(queue string, all bool) *live {
 			}
 			got := survey.Summary()
 			s := deadState{[]deadSummary{{queue, int64(got.Total), got, begun, nil}}, true}
-			return sample{s, s.mark()}, nil
+			return sample{value: s, mark: s.mark()}, nil
 		}
 	default:
 		l.topic = "dead " + queue
@@ -178,43 +189,53 @@ func (d *Dashboard) liveDead(queue string, all bool) *live {
 			if err != nil {
 				return sample{}, err
 			}
-			one, err := d.book.read(ctx, queue, int64(total), letterStep)
+			one, err := d.book.read(ctx, queue, int64(total), letterStep, d.book.isOld(queue))
 			s := deadState{queues: []deadSummary{one}}
-			return sample{s, s.mark()}, err
+			return sample{value: s, mark: s.mark()}, err
 		}
 	}
 	return l
 }
 
-// lookAtAllLetters looks at the number of letters of each queue, and reads letters of those queues whose summaries are
-// the oldest, as far as the time of a step reaches.
-func (d *Dashboard) lookAtAllLetters(ctx context.Context, w *admin.Watcher) (sample, error) {
-	samples, err := w.Look(ctx)
+// lettersReader looks at the letters of all queues. One loop calls look.
+type lettersReader struct {
+	book    *letterBook
+	watcher *admin.Watcher
+	totals  string // queues and their numbers of letters at the last look
+}
+
+// look looks at the number of letters of each queue, and reads letters of those queues whose summaries are stale, the
+// oldest first, as far as the time of a step reaches. Of the summaries that are only old it reads one, so that a quiet
+// page costs little, however many queues have letters.
+func (r *lettersReader) look(ctx context.Context) (sample, error) {
+	samples, err := r.watcher.Look(ctx)
 	if err != nil {
 		return sample{}, err
 	}
 	var s deadState
+	totals := ""
 	for _, one := range samples {
 		if one.Dead > 0 {
-			s.queues = append(s.queues, deadSummary{Queue: one.Queue, Total: one.Dead})
+			s.queues = append(s.queues, r.book.last(one.Queue, one.Dead))
+			totals += fmt.Sprintln(one.Queue, one.Dead)
 		}
 	}
-	oldestFirst := slices.Clone(s.queues)
-	for i, one := range oldestFirst {
-		oldestFirst[i] = d.book.last(one.Queue, one.Total)
-	}
-	slices.SortStableFunc(oldestFirst, func(a, b deadSummary) int { return a.At.Compare(b.At) })
+	slices.SortStableFunc(s.queues, func(a, b deadSummary) int { return a.At.Compare(b.At) })
+	rests := totals == r.totals
+	r.totals = totals
 	end := time.Now().Add(lettersStep)
-	for i, one := range oldestFirst {
+	again := true // until an old summary was read
+	for i, one := range s.queues {
 		left := time.Until(end)
-		if left <= 0 {
-			break
+		if left > 0 {
+			isOld := again && r.book.isOld(one.Queue)
+			again = again && !isOld
+			if s.queues[i], err = r.book.read(ctx, one.Queue, one.Total, left/4, isOld); err != nil {
+				return sample{}, err
+			}
 		}
-		if oldestFirst[i], err = d.book.read(ctx, one.Queue, one.Total, left/4); err != nil {
-			return sample{}, err
-		}
+		rests = rests && int64(s.queues[i].LetterSummary.Total) == one.Total
 	}
-	slices.SortFunc(oldestFirst, func(a, b deadSummary) int { return strings.Compare(a.Queue, b.Queue) })
-	s.queues = oldestFirst
-	return sample{s, s.mark()}, nil
+	slices.SortFunc(s.queues, func(a, b deadSummary) int { return strings.Compare(a.Queue, b.Queue) })
+	return sample{value: s, mark: s.mark(), rests: rests}, nil
 }

@@ -42,7 +42,7 @@ type editView struct {
 }
 
 // Title returns the title of the page.
-func (v editView) Title() string { return "Edit dead letter " + cut(v.Letter.ID, 60) }
+func (v editView) Title() string { return "Edit dead letter " + visible(cut(v.Letter.ID, 60)) }
 
 // editPreview is the difference that the viewer is about to send.
 type editPreview struct {
@@ -114,7 +114,8 @@ func (q *request) edited(l admin.Letter) (payload []byte, headers map[string]str
 	return payload, headers, errors.Join(inField("payload", wrong), inField("headers", err))
 }
 
-// checkEdited checks a new payload. If the old one was JSON, the new one must be JSON, too.
+// checkEdited checks a new payload. If the old one was a JSON object or array, the new one must be JSON, too. Another
+// JSON value, such as 42, may as well be plain text.
 func checkEdited(old, new []byte) error {
 	if len(new) > maxEdited {
 		return lua.Invalid("payload", fmt.Sprintf("of %d bytes", len(new)), "must be at most %d bytes here", maxEdited)
@@ -122,7 +123,8 @@ func checkEdited(old, new []byte) error {
 	if err := lua.CheckPayload(new); err != nil {
 		return err
 	}
-	if !json.Valid(old) || json.Valid(new) {
+	isTree := json.Valid(old) && bytes.ContainsAny(bytes.TrimSpace(old)[:1], "{[")
+	if !isTree || json.Valid(new) {
 		return nil
 	}
 	return lua.Invalid("payload", cut(string(new), 40), "must be JSON, because it was: %s", jsonProblem(new))

@@ -95,7 +95,7 @@ type letterView struct {
 }
 
 // Title returns the title of the page.
-func (v letterView) Title() string { return "Dead letter " + cut(v.Letter.ID, 60) }
+func (v letterView) Title() string { return "Dead letter " + visible(cut(v.Letter.ID, 60)) }
 
 func showLetter(q *request) (any, error) {
 	if err := lua.CheckQueue(q.queue()); err != nil {
@@ -121,8 +121,11 @@ func serveLetterPayload(q *request) error {
 		return err
 	}
 	l, err := q.letter(q.query.Get("letter"))
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
+	case l.Payload == nil: // an empty file would look like an empty payload
+		return fmt.Errorf("payload of dead letter %s: %w: it is lost, or could not be kept", l.Letter, admin.ErrNotFound)
 	}
 	return q.writePayload(l.Payload, l.ID+".payload")
 }

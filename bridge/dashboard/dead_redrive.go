@@ -101,6 +101,9 @@ func (q *request) changeView() (changeView, error) {
 	if err := q.op.CheckKnown(q.ctx, c.queue); err != nil {
 		return v, err
 	}
+	if !q.may(access.Operate, c.queue) { // the page only says so
+		return v, nil
+	}
 	v.More = max(0, len(c.letters)-mostLines)
 	for _, name := range c.letters[:len(c.letters)-v.More] {
 		l, err := q.op.DeadLetters().Show(q.ctx, c.queue, name)
@@ -138,8 +141,8 @@ func (q *request) groupsOf(queue string) (names []string, err error) {
 
 func showRedrive(q *request) (any, error) {
 	v, err := q.changeView()
-	if err != nil {
-		return nil, err
+	if err != nil || !q.may(access.Operate, v.queue) {
+		return v, err
 	}
 	if v.Groups, err = q.groupsOf(v.queue); err != nil {
 		return nil, err
@@ -177,9 +180,9 @@ func (q *request) formRate(name string) (float64, error) {
 		return 0, nil
 	}
 	rate, err := strconv.ParseFloat(text, 64)
-	if err != nil || !(rate >= 0) || rate > lua.MaxBurst {
+	if err != nil || !(rate > 0) || rate > lua.MaxBurst { // a rate of 0 would mean no limit
 		return 0, inField(name, lua.Invalid(name, text,
-			"must be a number of letters per second, at most %d; empty = no limit", int64(lua.MaxBurst)))
+			"must be a number of letters per second, above 0 and at most %d; empty = no limit", int64(lua.MaxBurst)))
 	}
 	return rate, nil
 }
@@ -205,7 +208,7 @@ func redriveLetters(q *request) (done, error) {
 func redriveWords(r admin.RedriveResult, o admin.RedriveOptions) string {
 	words := []string{plural(r.Scheduled, "letter was redriven.", "letters were redriven.")}
 	if o.To != "" && r.Scheduled > 0 {
-		words[0] = strings.TrimSuffix(words[0], ".") + " to group " + o.To + "."
+		words[0] = strings.TrimSuffix(words[0], ".") + " to group " + visible(o.To) + "."
 	}
 	return strings.Join(append(words, leftWords(r)...), " ")
 }
@@ -223,7 +226,7 @@ func leftWords(r admin.RedriveResult) (words []string) {
 		"letters stay: their payloads are lost. Edit each to give it a payload.")
 	add(r.Unreadable, "letter stays: its headers are unreadable. Edit it to give it headers.",
 		"letters stay: their headers are unreadable. Edit each to give it headers.")
-	gone := "group " + cut(strings.Join(r.GoneGroups, ", "), 200)
+	gone := "group " + visible(cut(strings.Join(r.GoneGroups, ", "), 200))
 	add(r.GroupGone, "letter stays: the queue has no "+gone+".", "letters stay: the queue has no "+gone+".")
 	return words
 }
@@ -237,28 +240,34 @@ func (v changeView) Left() []string {
 // change acts only on letters that existed then.
 const counted = "counted"
 
-// newest returns the name of the newest letter of a queue; "" = it has none.
-func (q *request) newest(queue string) (string, error) {
-	p, err := q.op.DeadLetters().Page(q.ctx, queue, admin.LetterFilter{Newest: true, Limit: 1}, lettersTime)
+// newest returns the name of the newest letter that is old enough for a filter; "" = there is none.
+func (q *request) newest(queue string, f admin.LetterFilter) (string, error) {
+	p, err := q.op.DeadLetters().Page(q.ctx, queue,
+		admin.LetterFilter{OlderThan: f.OlderThan, Newest: true, Limit: 1}, lettersTime)
 	if err != nil || len(p.Lines) == 0 {
 		return "", err
 	}
 	return p.Lines[0].Letter.Letter, nil
 }
 
-// onlyCounted restricts the set to the letters that existed when it was counted, or that exist now if it is counted
-// now. none: the queue has no letters.
+// onlyCounted restricts the set to the letters that passed the filter when it was counted, or that pass it now if it is
+// counted now. Letters that become old enough for the filter after the count are not in the set. none: no letter of the
+// queue is old enough.
 func (q *request) onlyCounted(c *chosen) (none bool, err error) {
 	c.filter.UpTo = q.query.Get(counted)
 	if !q.query.Has(counted) {
-		c.filter.UpTo, err = q.newest(c.queue)
+		c.filter.UpTo, err = q.newest(c.queue, c.filter)
 	}
 	return c.filter.UpTo == "", err
 }
 
-// noLetters is the outcome of a change in a queue without letters.
-func noLetters(q *request) done {
-	return done{notice: q.queue() + " has no dead letters. Nothing was changed.", page: q.backToLetters()}
+// noLetters is the outcome of a change in a queue without letters of the right age.
+func noLetters(q *request, f admin.LetterFilter) done {
+	letters := "dead letters"
+	if f.OlderThan > 0 {
+		letters += " that died at least " + span(f.OlderThan) + " ago"
+	}
+	return done{notice: q.queue() + " has no " + letters + ". Nothing was changed.", page: q.backToLetters()}
 }
 
 // redriveAll starts a job: first one that counts what would happen, and then, from the form of its page, the redrive.
@@ -266,13 +275,13 @@ func (q *request) redriveAll(c chosen, o admin.RedriveOptions) (done, error) {
 	o.DryRun = !q.query.Has(counted)
 	c.filter.Newest = false // the letters are delivered in the order in which they died
 	if none, err := q.onlyCounted(&c); err != nil || none {
-		return noLetters(q), err
+		return noLetters(q, c.filter), err
 	}
 	fields := append(c.Fields(), jobField{"delay", q.query.Get("delay")}, jobField{"spread", q.query.Get("spread")},
 		jobField{"to", o.To}, jobField{"back", q.backToLetters()}, jobField{counted, c.filter.UpTo})
 	letters, book := q.op.DeadLetters(), q.book
 	page, err := q.startJob(jobSpec{
-		kind: "redrive", title: "Redrive " + c.Words() + " in " + c.queue, queues: []string{c.queue},
+		kind: "redrive", title: "Redrive " + visible(c.Words()) + " in " + c.queue, queues: []string{c.queue},
 		verbs: []access.Verb{access.Operate}, dryRun: o.DryRun, back: q.backToLetters(),
 		next: &jobNext{Path: "do-dead-redrive", Fields: fields, Button: "Redrive", Rate: q.query.Get("rate")},
 		run: func(ctx context.Context, report func(jobCounts)) error {
@@ -351,7 +360,7 @@ func (q *request) purgeAll(c chosen) (done, error) {
 		}
 	}
 	if none, err := q.onlyCounted(&c); err != nil || none {
-		return noLetters(q), err
+		return noLetters(q, c.filter), err
 	}
 	next := &jobNext{Path: "do-dead-purge", Button: "Purge", Confirm: q.query.Get("count"), NoRate: true, Danger: true,
 		Fields: append(c.Fields(), jobField{"back", q.backToLetters()}, jobField{counted, c.filter.UpTo})}
@@ -360,7 +369,7 @@ func (q *request) purgeAll(c chosen) (done, error) {
 	}
 	letters, book := q.op.DeadLetters(), q.book
 	page, err := q.startJob(jobSpec{
-		kind: "purge", title: "Purge " + c.Words() + " in " + c.queue, queues: []string{c.queue},
+		kind: "purge", title: "Purge " + visible(c.Words()) + " in " + c.queue, queues: []string{c.queue},
 		verbs: []access.Verb{access.Operate}, dryRun: dryRun, back: q.backToLetters(), next: next,
 		run: func(ctx context.Context, report func(jobCounts)) error {
 			if !dryRun {

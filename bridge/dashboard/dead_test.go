@@ -119,7 +119,7 @@ func TestViewersShareOneReadingOfLetters(t *testing.T) {
 	book := r.dashboard.book
 	read := func(total int64) deadSummary {
 		t.Helper()
-		s, err := book.read(t.Context(), r.Queue, total, time.Hour)
+		s, err := book.read(t.Context(), r.Queue, total, time.Hour, false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -499,5 +499,109 @@ func TestManyChosenLettersAreNotAllRead(t *testing.T) {
 	for _, page := range []string{"dead-redrive", "dead-purge"} {
 		_, text := r.viewer(operate, r.Queue).get(page + query)
 		contains(t, text, "1 further chosen letter is not listed.", "letters are gone")
+	}
+}
+
+// Each row must lead to its own letters alone, also if they lack a group, a reason or an error, which only letters of
+// other programs do. Regression: a purge of letters without a reason took those with any reason.
+func TestLettersWithoutAReasonAreSelectedAlone(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t), nil)
+	if err := r.op.Register(t.Context(), r.Queue); err != nil {
+		t.Fatal(err)
+	}
+	r.Do("XADD", r.Keys.Dead, "*", "id", "bare", "payload", "p")
+	r.Do("XADD", r.Keys.Dead, "*", "id", "other", "payload", "p", "reason", lua.ReasonExpired)
+	v := r.viewer(operate, r.Queue)
+	_, text := v.get("dead?queue=" + r.Queue)
+	contains(t, text, "noreason=1")
+	bare := "dead-letters?queue=" + r.Queue + "&nogroup=1&noerror=1&noreason=1"
+	_, text = v.get(bare)
+	contains(t, text, ">bare<", "Letters of no group, without a reason, without an error.",
+		`name="noreason" value="1" checked`)
+	lacks(t, text, ">other<")
+	text = r.endOfJob(v, "do-dead-purge", url.Values{"queue": {r.Queue}, "nogroup": {"1"}, "noerror": {"1"},
+		"noreason": {"1"}})
+	form := formOf(text)
+	form.Set("confirm", "1")
+	r.endOfJob(v, "do-dead-purge", form)
+	redistest.Want(t, "letters left", strings.Join(r.letters(), " "), "other")
+}
+
+// Letters that become old enough for the filter after the count must not be changed with those that were counted.
+func TestLettersThatGrowOldAfterTheCountAreLeft(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t), nil)
+	defer r.rendered()
+	at := func(age time.Duration) string { return fmt.Sprint(time.Now().Add(-age).UnixMilli()) }
+	old := at(3*time.Hour) + "-0"
+	r.Do("XADD", r.Keys.Dead, old, "id", "old", "payload", "p", "reason", lua.ReasonExpired)
+	r.Do("XADD", r.Keys.Dead, at(time.Hour)+"-0", "id", "young", "payload", "p", "reason", lua.ReasonExpired)
+	if err := r.op.Register(t.Context(), r.Queue); err != nil {
+		t.Fatal(err)
+	}
+	v := r.viewer(operate, r.Queue)
+	for _, action := range []string{"do-dead-purge", "do-dead-redrive"} {
+		form := formOf(r.endOfJob(v, action, url.Values{"queue": {r.Queue}, "older": {"2h"}}))
+		redistest.Want(t, "newest letter that was counted", form.Get("counted"), old)
+		_, text := v.post(action, url.Values{"queue": {r.Queue}, "older": {"30d"}})
+		contains(t, text, "has no dead letters that died at least 30d ago")
+	}
+}
+
+// A form must refuse a rate of 0, which would mean no limit, and a page about letters must tell a reader that only an
+// operator may change them.
+func TestLettersAreChangedAtTheTypedRateByOperatorsAlone(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t), nil)
+	defer r.rendered()
+	r.Kill("mail", lua.ReasonMaxAttempts, "broken", "a")
+	for _, rate := range []string{"0", "-1", "NaN", "1e300"} {
+		status, text := r.viewer(operate, r.Queue).post("do-dead-redrive", url.Values{"queue": {r.Queue}, "rate": {rate}})
+		redistest.Want(t, "rate "+rate, status, http.StatusBadRequest)
+		contains(t, text, `id="fault-rate"`)
+	}
+	for _, page := range []string{"dead-redrive", "dead-purge"} {
+		_, text := r.viewer(inspect, r.Queue).get(page + "?letter=1-1&queue=" + r.Queue)
+		contains(t, text, "You may not")
+		lacks(t, text, "<form action=\"do-dead", "letters are gone")
+	}
+}
+
+// Texts of other programs must be readable, and a lost payload must not be downloaded as an empty one.
+func TestLettersOfOtherProgramsAreShown(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t), nil)
+	defer r.rendered()
+	const odd = "a\u202eb"
+	r.Do("XADD", r.Keys.Dead, "1700000000000-1", "id", odd, "group", odd, "reason", odd, "error", odd, "entry", odd,
+		"h:"+odd, odd, "attempt", odd)
+	r.Do("XADD", r.Keys.Dead, "1700000000000-2", "id", odd, "group", odd, "payload", "p")
+	if err := r.op.Register(t.Context(), r.Queue); err != nil {
+		t.Fatal(err)
+	}
+	v := r.viewer(operate, r.Queue)
+	letter := "?letter=1700000000000-2&queue=" + r.Queue
+	for _, page := range []string{"dead", "dead-letters?queue=" + r.Queue, "dead-letter" + letter, "dead-edit" + letter,
+		"dead-redrive" + letter, "dead-purge" + letter, "dead-redrive?queue=" + r.Queue + "&group=" + url.QueryEscape(odd)} {
+		_, text := v.get(page)
+		for _, raw := range []string{`value="` + odd, odd + "</option>"} { // a form must send the text as it is
+			text = strings.ReplaceAll(text, raw, "")
+		}
+		lacks(t, text, "\u202e")
+	}
+	status, _ := v.get("dead-payload?as=text&letter=1700000000000-1&queue=" + r.Queue)
+	redistest.Want(t, "a lost payload", status, http.StatusNotFound)
+	_, text := v.post("do-dead-redrive", url.Values{"queue": {r.Queue}, "letter": {"1700000000000-2"}})
+	contains(t, text, `the queue has no group a\u202eb`)
+	lacks(t, text, "\u202e")
+}
+
+// A payload that only looks like JSON, such as a number, may be replaced by any text.
+func TestAPlainValueNeedNotStayJSON(t *testing.T) {
+	t.Parallel()
+	for old, isChecked := range map[string]bool{"42": false, `"a"`: false, "null": false, "": false, "text": false,
+		"{}": true, " [1]": true} {
+		redistest.Want(t, old, checkEdited([]byte(old), []byte("order-42")) != nil, isChecked)
 	}
 }

@@ -71,6 +71,7 @@ type piece struct {
 type sample struct {
 	value any
 	mark  string // two samples with the same mark look the same; "" = unlike any other
+	rests bool   // nothing has happened since the last look, although the mark may differ: the next look may come later
 }
 
 // hub runs the loops of all topics.
@@ -378,7 +379,7 @@ func (h *hub) forget(t *topic) bool {
 	return true
 }
 
-// update looks once, and reports whether the result differs from the last one.
+// update looks once, and reports whether something has happened since the last look.
 func (t *topic) update(stopping context.Context, timeout time.Duration) bool {
 	ctx, cancel := context.WithTimeout(stopping, timeout)
 	defer cancel()
@@ -407,7 +408,7 @@ func (t *topic) update(stopping context.Context, timeout time.Duration) bool {
 	t.parts = map[partKey]*cachedPart{}
 	close(t.changed)
 	t.changed = make(chan struct{})
-	return true
+	return !s.rests
 }
 
 // isLike reports whether a result looks like the last one. The caller holds mu.

@@ -61,6 +61,7 @@ type settingMoved struct{ Word, Was, Now string }
 // settingsEdit is the change that the viewer asks for.
 type settingsEdit struct {
 	update  admin.PolicyUpdate
+	before  map[string]string       // stored values of the settings to change, by name
 	changed map[string]policy.Value // by name; without cleared settings
 	moved   []settingMoved
 }
@@ -236,7 +237,7 @@ func plainWords(s policy.Setting, v policy.Value, partitions int) string {
 // edit reads the form: the settings to change, and those that somebody else has changed since it was shown. The error
 // has all faults of the form.
 func (q *request) edit(all []admin.SettingInForce) (settingsEdit, error) {
-	e := settingsEdit{changed: map[string]policy.Value{}}
+	e := settingsEdit{changed: map[string]policy.Value{}, before: map[string]string{}}
 	var errs []error
 	for _, f := range all {
 		was, known := q.query["was."+f.Word]
@@ -250,6 +251,7 @@ func (q *request) edit(all []admin.SettingInForce) (settingsEdit, error) {
 		if text == "" {
 			if f.Stored != "" {
 				e.update.Clear = append(e.update.Clear, f.Name)
+				e.before[f.Name] = f.Stored
 			}
 			continue
 		}
@@ -267,6 +269,7 @@ func (q *request) edit(all []admin.SettingInForce) (settingsEdit, error) {
 		}
 		f.Put(&e.update, v)
 		e.changed[f.Name] = v
+		e.before[f.Name] = f.Stored
 	}
 	errs = append(errs, byWords(e.update.Check(q.query.Get("group"))))
 	return e, errors.Join(errs...)
@@ -383,7 +386,7 @@ func saveSettings(q *request) (done, error) {
 	if len(e.changed)+len(e.update.Clear) == 0 {
 		return done{notice: "Nothing was changed: these are the present settings.", page: page}, nil
 	}
-	if err := q.op.WritePolicy(q.ctx, q.queue(), group, e.update); err != nil {
+	if err := q.op.WritePolicyOver(q.ctx, q.queue(), group, e.before, e.update); err != nil {
 		return done{}, err
 	}
 	text := fmt.Sprintf("%s changed. Bridges and workers follow within seconds.",

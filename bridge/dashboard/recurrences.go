@@ -49,6 +49,7 @@ type recurrencesView struct {
 	Hidden   int // recurrences that the filter hides
 	MayAdd   bool
 	Problems int // rows with a problem
+	Unread   []unreadQueue
 }
 
 // recurrenceRow is a recurrence for the pages.
@@ -82,42 +83,35 @@ func recurrenceAddress(page, queue, name string) string {
 }
 
 // recurrencesOf returns the recurrences of queues, without their payloads. Viewers share what was read.
-func (q *request) recurrencesOf(queues []string) (all []recurrenceRow, err error) {
-	for _, queue := range queues {
-		rows, err := q.recurring.get(q.ctx, queue, q.changedAt(""), func() (rows []recurrenceRow, err error) {
-			states, err := q.op.Recurrences(q.ctx, queue)
-			for _, s := range states {
-				s.Spec.Payload = nil
-				rows = append(rows, recurrenceRow{s})
-			}
-			return rows, err
-		})
-		if err != nil {
-			return nil, err
+func (q *request) recurrencesOf(queues []string) ([]recurrenceRow, []unreadQueue, error) {
+	return readQueues(q, &q.recurring, queues, func(queue string) (rows []recurrenceRow, err error) {
+		states, err := q.op.Recurrences(q.ctx, queue)
+		for _, s := range states {
+			s.Spec.Payload = nil
+			rows = append(rows, recurrenceRow{s})
 		}
-		all = append(all, rows...)
-	}
-	return all, nil
+		return rows, err
+	})
 }
 
 func showRecurrences(q *request) (any, error) {
 	v := recurrencesView{Queue: q.queue(), Filter: q.query.Get("filter")}
 	queues := []string{v.Queue}
 	if v.Queue == "" {
-		all, err := q.op.Queues(q.ctx)
-		if err != nil {
+		var err error
+		if queues, err = q.queues(); err != nil {
 			return nil, err
 		}
-		queues = slices.DeleteFunc(all, func(queue string) bool { return !q.may(access.Inspect, queue) })
 		v.MayAdd = slices.ContainsFunc(queues, func(queue string) bool { return q.may(access.Operate, queue) })
 	} else if err := q.op.CheckKnown(q.ctx, v.Queue); err != nil {
 		return nil, err
 	}
 	v.MayAdd = v.MayAdd || q.may(access.Operate, v.Queue) // also while there is no queue yet
-	rows, err := q.recurrencesOf(queues)
+	rows, unread, err := q.recurrencesOf(queues)
 	if err != nil {
 		return nil, err
 	}
+	v.Unread = unread
 	for _, r := range rows {
 		text := strings.ToLower(r.Spec.Name + "\n" + r.Spec.Queue + "\n" + r.Spec.Owner)
 		if !strings.Contains(text, strings.ToLower(v.Filter)) {
@@ -200,7 +194,7 @@ func removeRecurrence(q *request) (done, error) {
 	if err != nil {
 		return done{}, err
 	}
-	if err := q.confirmed(name); err != nil {
+	if err := q.confirmed(name); err != nil && q.confirmed(visible(name)) != nil {
 		return done{}, err
 	}
 	cancelled, err := q.op.RemoveRecurrence(q.ctx, queue, name)

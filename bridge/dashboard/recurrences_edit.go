@@ -2,10 +2,7 @@ package dashboard
 
 import (
 	"cmp"
-	"crypto/sha256"
 	"encoding/base64"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -32,6 +29,8 @@ type recurrenceForm struct {
 	Queues      []string
 	Zone        string // of the fields start and end
 	Owner       string // of the stored recurrence
+	Problem     string // of the stored recurrence, which is then not planned
+	MaySave     bool
 	Version     string // of the stored recurrence; "" = a new one
 	Encoding    string // of the payload
 	TooLarge    bool   // the payload cannot be edited here
@@ -44,7 +43,7 @@ func (f recurrenceForm) Title() string {
 	if f.Name == "" {
 		return "Add a recurrence"
 	}
-	return "Edit recurrence " + cut(f.Name, 60)
+	return "Edit recurrence " + visible(cut(f.Name, 60))
 }
 
 // recurrencePreview is the recurrence that the viewer is about to save.
@@ -68,7 +67,8 @@ func showRecurrenceForm(q *request) (any, error) {
 		if err != nil {
 			return nil, err
 		}
-		f.Owner, f.Version = s.Spec.Owner, versionOf(s.Spec)
+		f.MaySave = q.may(access.Operate, f.Queue)
+		f.Owner, f.Version, f.Problem = s.Spec.Owner, s.Version, s.Problem
 		f.TooLarge = len(s.Spec.Payload) > maxEdited
 		if !q.query.Has("encoding") { // the form is new
 			q.fillRecurrence(s.Spec)
@@ -82,6 +82,7 @@ func showRecurrenceForm(q *request) (any, error) {
 			return nil, err
 		}
 		f.Queues = slices.DeleteFunc(queues, func(queue string) bool { return !q.may(access.Operate, queue) })
+		f.MaySave = len(f.Queues) > 0 || q.may(access.Operate, f.Queue)
 		if !q.query.Has("encoding") {
 			q.query.Set("zone", f.Zone)
 		}
@@ -104,11 +105,7 @@ func (q *request) fillRecurrence(s bridge.Recurrence) {
 			set(name, written.Duration(d))
 		}
 	}
-	at := func(name string, t time.Time) {
-		if !t.IsZero() {
-			set(name, t.In(q.formZone()).Format(localLayout))
-		}
-	}
+	at := func(name string, t time.Time) { set(name, q.localTime(t)) }
 	set("name", s.Name)
 	set("cron", s.Cron)
 	set("zone", s.Zone)
@@ -132,14 +129,23 @@ func (q *request) fillRecurrence(s bridge.Recurrence) {
 	set("headers", headerText(s.Headers))
 }
 
-// versionOf returns a text that differs for different specs.
-func versionOf(s bridge.Recurrence) string {
-	text, err := json.Marshal(s)
-	if err != nil { // a stored spec was JSON before
-		return "?"
+// localTime returns a time as a field of the form shows it; "" for the zero time.
+func (q *request) localTime(t time.Time) string {
+	if t.IsZero() {
+		return ""
 	}
-	sum := sha256.Sum256(text)
-	return hex.EncodeToString(sum[:8])
+	return t.In(q.formZone()).Format(localLayout)
+}
+
+// keepExact gives a spec the stored times where the typed ones look the same in the form. A field has no
+// milliseconds, and does not tell the two hours apart that a change of the clocks repeats.
+func (q *request) keepExact(s *bridge.Recurrence, stored bridge.Recurrence) {
+	if q.localTime(s.Start) == q.localTime(stored.Start) {
+		s.Start = stored.Start
+	}
+	if q.localTime(s.End) == q.localTime(stored.End) {
+		s.End = stored.End
+	}
 }
 
 // typedRecurrence returns the recurrence that the form names. The error has all its faults.
@@ -190,6 +196,10 @@ func (q *request) typedRecurrence() (s bridge.Recurrence, err error) {
 	return s, errors.Join(append(errs, err)...)
 }
 
+// errRecurrenceChanged: the recurrence is not as the viewer has seen it.
+var errRecurrenceChanged = fmt.Errorf(
+	"%w: somebody has changed the recurrence meanwhile. Open the form again to see how", errConflict)
+
 // saveRecurrence shows what the form changes, and with step "save" saves it.
 func saveRecurrence(q *request) (done, error) {
 	s, err := q.typedRecurrence()
@@ -208,9 +218,11 @@ func saveRecurrence(q *request) (done, error) {
 		return done{}, inField("name", lua.Invalid("name", s.Name, "must stay %q: add another recurrence instead", edits))
 	case edits != "" && isNew:
 		return done{}, fmt.Errorf("%w: somebody has removed the recurrence meanwhile", errConflict)
-	case edits != "" && versionOf(before.Spec) != q.query.Get("version"):
-		return done{}, fmt.Errorf("%w: somebody has changed the recurrence meanwhile. Open the form again to see how",
-			errConflict)
+	case edits != "" && before.Version != q.query.Get("version"):
+		return done{}, errRecurrenceChanged
+	}
+	if !isNew {
+		q.keepExact(&s, before.Spec)
 	}
 	switch q.query.Get("step") {
 	case "again":
@@ -219,8 +231,16 @@ func saveRecurrence(q *request) (done, error) {
 	default:
 		return done{preview: newRecurrencePreview(before, s, isNew)}, nil
 	}
-	change, err := q.op.Recur(q.ctx, s)
-	if err != nil {
+	var change bridge.RecurrenceChange
+	if isNew {
+		change, err = q.op.Recur(q.ctx, s)
+	} else {
+		change, err = q.op.ReplaceRecurrence(q.ctx, s, before.Version)
+	}
+	switch {
+	case errors.Is(err, bridge.ErrChanged), !isNew && errors.Is(err, bridge.ErrNoRecurrence):
+		return done{}, errRecurrenceChanged
+	case err != nil:
 		return done{}, err
 	}
 	notice := s.Name + " is unchanged."

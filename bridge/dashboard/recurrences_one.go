@@ -35,7 +35,7 @@ type recurrenceView struct {
 }
 
 // Title returns the title of the page.
-func (v recurrenceView) Title() string { return "Recurrence " + cut(v.Spec.Name, 60) }
+func (v recurrenceView) Title() string { return "Recurrence " + visible(cut(v.Spec.Name, 60)) }
 
 // pastRun is a past occurrence, or a message that was run by hand, with what became of it.
 type pastRun struct {

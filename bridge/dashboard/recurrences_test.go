@@ -303,3 +303,45 @@ func TestPreviewLeavesOutSpentOccurrences(t *testing.T) {
 	redistest.Want(t, "left", len(newRecurrencePreview(before, spec, false).Next), 1)
 	redistest.Want(t, "of a new one", len(newRecurrencePreview(bridge.RecurrenceState{}, spec, true).Next), 3)
 }
+
+// The form must keep what it cannot show: the milliseconds of a time. It must warn of a spec that this release cannot
+// read, and a reader must not see it.
+func TestRecurrenceFormKeepsAndWarns(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t), nil)
+	defer r.rendered()
+	start := time.Date(2030, 1, 2, 3, 4, 5, 678e6, time.UTC)
+	r.recur(bridge.Recurrence{Name: "tick", Every: time.Hour, Start: start})
+	v := r.viewer(operate, r.Queue)
+	page := "recurrence-edit?edit=tick&queue=" + r.Queue
+	_, text := v.get(page)
+	form := formOf(text)
+	for name, value := range map[string]string{"every": "2h", "start": "2030-01-02T03:04:05", "missed": "once",
+		"overlap": "allow"} {
+		form.Set(name, value)
+	}
+	_, text = v.post("do-recurrence-save", form)
+	lacks(t, text, "− start:")
+	sent := formOf(text)
+	sent.Set("step", "save")
+	v.post("do-recurrence-save", sent)
+	if s := r.recurrence("tick").Spec; s.Every != 2*time.Hour || !s.Start.Equal(start) {
+		t.Errorf("stored: %+v", s)
+	}
+	r.Do("HSET", r.Keys.Recurring, "tick", `{"every_ms":1000,"of_a_newer_release":1}`)
+	_, text = v.get(page)
+	contains(t, text, "The stored spec is wrong", "of_a_newer_release")
+	status, _ := v.post("do-recurrence-save", sent)
+	redistest.Want(t, "status of a change of a version that was replaced", status, http.StatusConflict)
+	for _, address := range []string{page, "recurrence-edit", "recurrence-edit?queue=" + r.Queue} {
+		_, text = r.viewer(inspect, "*").get(address)
+		contains(t, text, "You may not change")
+		lacks(t, text, "do-recurrence-save")
+	}
+	r.recur(bridge.Recurrence{Name: "a\u202eb", Every: time.Hour})
+	_, text = v.get("recurrence?queue=" + r.Queue + "&name=" + url.QueryEscape("a\u202eb"))
+	lacks(t, strings.ReplaceAll(text, `value="a`+"\u202e"+`b"`, ""), "\u202e")
+	v.post("do-recurrence-remove", url.Values{"queue": {r.Queue}, "name": {"a\u202eb"}, "confirm": {`a\u202eb`}})
+	states, err := r.op.Recurrences(t.Context(), r.Queue)
+	redistest.Want(t, "recurrences left", fmt.Sprint(len(states), err), "1 <nil>")
+}

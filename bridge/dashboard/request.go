@@ -377,6 +377,9 @@ func (q *request) subject(attrs ...slog.Attr) []slog.Attr {
 			attrs = append(attrs, slog.String(one.key, cut(value, maxSubject)))
 		}
 	}
+	if u, err := url.Parse(q.query.Get("url")); err == nil && u.Host != "" { // the rest of a URL may be secret
+		attrs = append(attrs, slog.String("target_host", cut(u.Host, 500)))
+	}
 	return attrs
 }
 
@@ -449,6 +452,12 @@ var notFound = []error{
 	admin.ErrNoTarget,
 }
 
+// conflicts are the errors about a state that does not allow the change, or that somebody else has changed.
+var conflicts = []error{
+	bridge.ErrDuplicate, bridge.ErrOldBridge, bridge.ErrChanged, admin.ErrNotEmpty, admin.ErrKeyed, admin.ErrShrink,
+	admin.ErrOneKey, admin.ErrTokenExists, admin.ErrTargetChanged, admin.ErrPolicyChanged,
+}
+
 // newFailure returns the status and text for an error.
 func newFailure(err error) failure {
 	f := failure{Status: http.StatusInternalServerError, Text: err.Error(), cause: err, Hint: admin.Hint(err)}
@@ -474,8 +483,7 @@ func newFailure(err error) failure {
 		f.Status = http.StatusBadRequest
 	case slices.ContainsFunc(notFound, func(one error) bool { return errors.Is(err, one) }):
 		f.Status = http.StatusNotFound
-	case errors.Is(err, bridge.ErrDuplicate), errors.Is(err, bridge.ErrOldBridge), errors.Is(err, admin.ErrNotEmpty),
-		errors.Is(err, admin.ErrKeyed), errors.Is(err, admin.ErrShrink), errors.As(err, &moved):
+	case errors.As(err, &moved), slices.ContainsFunc(conflicts, func(one error) bool { return errors.Is(err, one) }):
 		f.Status = http.StatusConflict
 	case lua.Temporary(err), errors.Is(err, context.DeadlineExceeded):
 		f.Status, f.Away = http.StatusServiceUnavailable, true

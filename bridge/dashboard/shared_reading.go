@@ -2,9 +2,13 @@ package dashboard
 
 import (
 	"context"
+	"errors"
 	"maps"
+	"slices"
 	"sync"
 	"time"
+
+	"github.com/duestream/duestream/lua"
 )
 
 // readings shares what viewers read of things that no loop keeps up to date: one reading of a thing at a time, whose
@@ -78,4 +82,43 @@ func (r *readings[T]) entry(key string) *reading[T] {
 	}
 	one.used = now
 	return one
+}
+
+// unreadQueue is a queue of which something cannot be read, and why.
+type unreadQueue struct {
+	Queue string
+	Err   error
+}
+
+// readAtOnce is how many queues one request reads at a time.
+const readAtOnce = 16
+
+// readQueues reads things of queues, and returns them in the order of the queues. Viewers share each reading. A queue
+// that cannot be read, for example because a key has another type, is in unread. The error is one that concerns all
+// queues.
+func readQueues[T any](
+	q *request, shared *readings[[]T], queues []string, read func(queue string) ([]T, error),
+) (all []T, unread []unreadQueue, err error) {
+	changed := q.changedAt("")
+	found, errs := make([][]T, len(queues)), make([]error, len(queues))
+	turns := make(chan struct{}, readAtOnce)
+	var running sync.WaitGroup
+	for i, queue := range queues {
+		turns <- struct{}{}
+		running.Go(func() {
+			defer func() { <-turns }()
+			found[i], errs[i] = shared.get(q.ctx, queue, changed, func() ([]T, error) { return read(queue) })
+		})
+	}
+	running.Wait()
+	for i, err := range errs {
+		switch {
+		case err == nil:
+		case lua.Temporary(err), errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+			return nil, nil, err
+		default:
+			unread = append(unread, unreadQueue{queues[i], err})
+		}
+	}
+	return slices.Concat(found...), unread, nil
 }

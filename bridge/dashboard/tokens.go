@@ -30,6 +30,9 @@ func tokensSection() section {
 // tokensView is the data of the page.
 type tokensView struct {
 	Tokens []admin.StoredToken
+	Filter string // a part of the name, the description or a queue
+	More   int    // tokens that are not shown
+	Hidden int    // tokens that the filter hides
 	Verbs  []verbChoice
 	Added  *addedToken // nil = no token was added by this request
 	Unread string      // why the list of tokens cannot be shown beside the secret; "" = it is shown
@@ -58,8 +61,7 @@ func showTokens(q *request) (any, error) {
 	}
 	var v tokensView
 	v.Added, _ = q.preview.(*addedToken)
-	var err error
-	if v.Tokens, err = q.op.Tokens(q.ctx); err != nil {
+	if err := q.readTokens(&v); err != nil {
 		if v.Added == nil {
 			return nil, err
 		}
@@ -71,6 +73,32 @@ func showTokens(q *request) (any, error) {
 		}
 	}
 	return v, nil
+}
+
+// shownTokens is the greatest number of rows of the page.
+const shownTokens = 500
+
+// readTokens reads the tokens that pass the filter. Viewers share what was read.
+func (q *request) readTokens(v *tokensView) error {
+	all, err := q.tokensOf.get(q.ctx, "", q.changedAt(""), func() ([]admin.StoredToken, error) {
+		return q.op.Tokens(q.ctx)
+	})
+	if err != nil {
+		return err
+	}
+	v.Filter = q.query.Get("filter")
+	for _, t := range all {
+		text := strings.ToLower(t.Name + "\n" + t.Description + "\n" + strings.Join(t.Queues, "\n") + "\n" + t.Digest)
+		switch {
+		case !strings.Contains(text, strings.ToLower(v.Filter)):
+			v.Hidden++
+		case len(v.Tokens) == shownTokens:
+			v.More++
+		default:
+			v.Tokens = append(v.Tokens, t)
+		}
+	}
+	return nil
 }
 
 // addToken adds a token. Nobody can give a verb that their own token lacks, or a later end.

@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"fmt"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/duestream/duestream/bridge/access"
 	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
 )
 
 // A token that is added on the page must work, its secret must be shown once, and a removed token must be refused.
@@ -78,4 +80,37 @@ func TestTokensGiveNoMoreThanTheyHave(t *testing.T) {
 	}
 	status, _ := r.viewer([]access.Verb{access.Operate, access.Inspect}, "orders").get("tokens")
 	redistest.Want(t, "tokens, for a token of one queue", status, http.StatusForbidden)
+}
+
+// A page with many tokens must show some of them, say how many it leaves out, and find the others.
+func TestManyTokensAreNotAllShown(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t), nil)
+	v := r.viewer(operate, "*")
+	words := []string{"HSET", lua.NewGlobals(r.Prefix).Tokens}
+	for i := range shownTokens + 1 {
+		words = append(words, fmt.Sprintf("%064x", i),
+			fmt.Sprintf(`{"name":"a-%04d","description":"\u202e","verbs":["inspect"],"queues":["q-%d"]}`, i, i))
+	}
+	r.Do(words...)
+	_, text := v.get("tokens")
+	contains(t, text, "2 further tokens are not shown", "a-0000", `\u202e`)
+	lacks(t, text, fmt.Sprintf("a-%04d", shownTokens), "\u202e")
+	_, text = v.get(fmt.Sprintf("tokens?filter=Q-%d", shownTokens))
+	contains(t, text, fmt.Sprintf("a-%04d", shownTokens))
+	lacks(t, text, "a-0000")
+	_, text = v.get("tokens?filter=none-has-this")
+	contains(t, text, `class="empty"`)
+}
+
+// A name that is taken must be refused as a conflict, and not as a fault of the dashboard.
+func TestATokenOfATakenNameIsRefused(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t), nil)
+	v := r.viewer(operate, "*")
+	form := url.Values{"token": {"twice"}, "queue": {"*"}, "verb": {"inspect"}}
+	v.post("do-add-token", form)
+	status, text := v.post("do-add-token", form)
+	redistest.Want(t, "status", status, http.StatusConflict)
+	contains(t, text, `id="fault-token"`)
 }

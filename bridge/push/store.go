@@ -2,6 +2,8 @@ package push
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"maps"
@@ -21,6 +23,9 @@ var ErrNoTarget = errors.New("the group has no target")
 
 // ErrOneKey: the target has no old key to drop.
 var ErrOneKey = errors.New("the target has only one key")
+
+// ErrChanged: another client added, changed or removed the target in between. Nothing was written.
+var ErrChanged = errors.New("the target was changed by somebody else")
 
 // Store reads and writes the targets of a prefix, in a Redis hash for each queue. It is safe for concurrent use. The
 // hashes hold the signing keys: a reader of them can sign requests.
@@ -47,6 +52,7 @@ type Change struct {
 type State struct {
 	Target
 	KeyCount int
+	Version  string // differs for two stored targets that differ, also in their secrets
 	Problem  string // why the target is invalid, so that nothing is posted to it; "" = it is valid
 }
 
@@ -54,7 +60,35 @@ type State struct {
 // and a new target gets a new key, which is in Change.Key. Change also holds the new key if an error leaves open
 // whether the target was stored. Set registers the queue and creates the group, which gets every message from then on.
 // ErrInvalid. About eight round trips; harmless to repeat.
-func (s *Store) Set(ctx context.Context, t Target) (c Change, err error) {
+func (s *Store) Set(ctx context.Context, t Target) (Change, error) { return s.set(ctx, t, anyVersion) }
+
+// Replace is Set, but returns ErrChanged unless the stored target has this version; "" = there is no target.
+func (s *Store) Replace(ctx context.Context, t Target, version string) (Change, error) {
+	return s.set(ctx, t, version)
+}
+
+// anyVersion stands for whatever target is stored, or none.
+const anyVersion = "*"
+
+// versionOf returns the State.Version of a stored text; "" for no target. It does not tell the secrets of the text,
+// because nobody can guess the signing key in it.
+func versionOf(text string) string {
+	if text == "" {
+		return ""
+	}
+	sum := sha256.Sum256([]byte(text))
+	return hex.EncodeToString(sum[:8])
+}
+
+// checkVersion returns ErrChanged unless a stored text has a version.
+func checkVersion(text, version string) error {
+	if version != anyVersion && versionOf(text) != version {
+		return ErrChanged
+	}
+	return nil
+}
+
+func (s *Store) set(ctx context.Context, t Target, version string) (c Change, err error) {
 	if len(t.Keys) == 0 {
 		t.Keys = []string{NewKey()}
 		c.Key = t.Keys[0]
@@ -86,6 +120,9 @@ func (s *Store) Set(ctx context.Context, t Target) (c Change, err error) {
 			return "", lua.Invalid("targets", fmt.Sprint(others+1), "must be at most %d for a queue", MaxTargets)
 		}
 		text := t.WithDefaults().text()
+		if err := checkVersion(before, version); err != nil && !written && text != before {
+			return "", err
+		}
 		if known && !written && text != before {
 			changed = true // and stays true: if the reply is lost, the next attempt finds the new text
 		}
@@ -102,24 +139,34 @@ func (s *Store) Set(ctx context.Context, t Target) (c Change, err error) {
 // or the next Rotate, requests are also signed with the former newest key, so that the partner can change over. Rotate
 // also returns the key if an error leaves open whether it was stored. ErrNoTarget, ErrInvalid.
 func (s *Store) Rotate(ctx context.Context, queue, group, key string) (string, error) {
+	return s.rotate(ctx, queue, group, key, anyVersion)
+}
+
+// RotateVersion is Rotate with a generated key, but returns ErrChanged unless the stored target has this version. So
+// two callers who have read the same target do not drop a key that receivers still need.
+func (s *Store) RotateVersion(ctx context.Context, queue, group, version string) (string, error) {
+	return s.rotate(ctx, queue, group, "", version)
+}
+
+func (s *Store) rotate(ctx context.Context, queue, group, key, version string) (string, error) {
 	if key == "" {
 		key = NewKey()
 	}
 	if err := CheckKey(key); err != nil {
 		return "", err
 	}
-	return key, s.editKeys(ctx, queue, group, func(keys []string) ([]string, error) {
+	return key, s.editKeys(ctx, queue, group, func(before string, keys []string) ([]string, error) {
 		if keys[0] == key { // repeated after an error
 			return keys, nil
 		}
-		return []string{key, keys[0]}, nil
+		return []string{key, keys[0]}, checkVersion(before, version)
 	})
 }
 
 // DropOldKey removes a target's old key: requests are then signed with the newest key only. ErrNoTarget, ErrOneKey.
 func (s *Store) DropOldKey(ctx context.Context, queue, group string) error {
 	repeated := false // after a lost reply the key may be dropped already
-	return s.editKeys(ctx, queue, group, func(keys []string) ([]string, error) {
+	return s.editKeys(ctx, queue, group, func(_ string, keys []string) ([]string, error) {
 		if len(keys) == 1 && !repeated {
 			return nil, ErrOneKey
 		}
@@ -134,8 +181,11 @@ func lostReply(err error) bool { return lua.Temporary(err) && lua.Ambiguous(err)
 // editPause is the pause before an edit is repeated after a lost reply.
 const editPause = 100 * time.Millisecond
 
-// editKeys replaces the keys of a target by the keys that edit returns. The newest key is the first.
-func (s *Store) editKeys(ctx context.Context, queue, group string, edit func([]string) ([]string, error)) error {
+// editKeys replaces the keys of a target by the keys that edit returns. edit gets the stored text and its keys. The
+// newest key is the first.
+func (s *Store) editKeys(
+	ctx context.Context, queue, group string, edit func(before string, keys []string) ([]string, error),
+) error {
 	return s.edit(ctx, queue, group, func(before string, known bool, _ int64) (string, error) {
 		if !known {
 			return "", ErrNoTarget
@@ -144,7 +194,7 @@ func (s *Store) editKeys(ctx context.Context, queue, group string, edit func([]s
 		if err != nil {
 			return "", err
 		}
-		if t.Keys, err = edit(t.Keys); err != nil {
+		if t.Keys, err = edit(before, t.Keys); err != nil {
 			return "", err
 		}
 		return t.text(), nil
@@ -178,7 +228,7 @@ func (s *Store) List(ctx context.Context, queue string) ([]State, error) {
 	var all []State
 	for _, group := range slices.Sorted(maps.Keys(texts)) {
 		t, err := parseTarget(queue, group, texts[group])
-		state := State{Target: t, KeyCount: len(t.Keys)}
+		state := State{Target: t, KeyCount: len(t.Keys), Version: versionOf(texts[group])}
 		state.Queue, state.Group, state.Keys = queue, group, nil
 		if err != nil {
 			state.Problem = err.Error()

@@ -120,7 +120,8 @@ func TestListsHoldNoSecrets(t *testing.T) {
 	target := to("https://example.com/hook?token=secret")
 	target.Headers = map[string]string{"Authorization": "secret"}
 	g.set(target)
-	queuetest.Do(t, g.r.Client, "HSET", lua.NewKeys(g.prefix, "q").Push, "wrong", `{"url":"https://example.com?secret","keys":["secret"]}`)
+	queuetest.Do(t, g.r.Client, "HSET", lua.NewKeys(g.prefix, "q").Push, "wrong",
+		`{"url":"https://example.com?secret","keys":["secret"]}`)
 	all, err := g.store.List(t.Context(), "q")
 	if err != nil || len(all) != 2 {
 		t.Fatal(all, err)
@@ -257,4 +258,50 @@ func TestAKeyWhoseReplyIsLostIsTold(t *testing.T) {
 	redistest.Want(t, "keys", fmt.Sprint(keys()), fmt.Sprint([]string{key}))
 	redistest.Want(t, "dropped again", errors.Is(store.DropOldKey(t.Context(), "q", "g"), ErrOneKey), true)
 	redistest.Want(t, "cuts", proxy.Cuts(), 4)
+}
+
+// Of two callers who have read the same target only the first may change it. Regression: two new keys in a row dropped
+// the key that the receiver still needed.
+func TestATargetIsNotChangedOverAChangeThatTheCallerHasNotSeen(t *testing.T) {
+	t.Parallel()
+	g := newRig(t)
+	version := func() string {
+		t.Helper()
+		all, err := g.store.List(t.Context(), "q")
+		if err != nil || len(all) != 1 {
+			t.Fatal(all, err)
+		}
+		return all[0].Version
+	}
+	target := to("https://example.com/hook")
+	target.Keys = nil
+	added, err := g.store.Replace(t.Context(), target, "")
+	if err != nil || added.Key == "" {
+		t.Fatal(added, err)
+	}
+	if _, err := g.store.Replace(t.Context(), target, ""); err != nil {
+		t.Errorf("the same target again: %v", err)
+	}
+	first := version()
+	target.Concurrency = 3
+	if _, err := g.store.Replace(t.Context(), target, ""); !errors.Is(err, ErrChanged) {
+		t.Errorf("a target that must be new: %v", err)
+	}
+	if c, err := g.store.Replace(t.Context(), target, first); err != nil || !c.Changed {
+		t.Errorf("the version that is stored: %+v, %v", c, err)
+	}
+	target.Concurrency = 4
+	if _, err := g.store.Replace(t.Context(), target, first); !errors.Is(err, ErrChanged) {
+		t.Errorf("a version that was replaced: %v", err)
+	}
+	second := version()
+	if _, err := g.store.RotateVersion(t.Context(), "q", "g", second); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := g.store.RotateVersion(t.Context(), "q", "g", second); !errors.Is(err, ErrChanged) {
+		t.Errorf("a second rotation of the same version: %v", err)
+	}
+	if third := version(); third == second || third == first {
+		t.Error("the version does not tell the keys apart")
+	}
 }

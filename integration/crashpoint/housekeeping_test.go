@@ -381,6 +381,19 @@ func housekeeping() []scenario {
 				s.Error("the policy is not what it must be")
 			}
 		}},
+		{script: "configure", state: "expected values", prepare: func(s *scene) func(rueidis.Client) error {
+			others(s)
+			s.do("HSET", s.k.Policy, "max_attempts", "3", "retry_min_ms", "1", "held", "0")
+			return func(c rueidis.Client) error {
+				_, err := lua.ConfigureOver(s.ctx, c, s.k.Policy, s.k.Wake,
+					[]lua.FieldValue{{Field: "max_attempts", Value: "3"}}, settings)
+				return err
+			}
+		}, after: func(s *scene) {
+			if s.number("HGET", s.k.Policy, "max_attempts") != 7 || s.number("HLEN", s.k.Policy) != 2 {
+				s.Error("the policy is not what it must be")
+			}
+		}},
 		{script: "signal", state: "after a setting", prepare: func(s *scene) func(rueidis.Client) error {
 			others(s)
 			s.do("HSET", s.k.Policy, "max_attempts", "7")

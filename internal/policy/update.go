@@ -21,6 +21,14 @@ func (u Update) Fields(group string) ([]lua.FieldValue, error) {
 	return values, errors.Join(lua.CheckGroup(group), u.checkGroup(), err)
 }
 
+// FieldOf returns the field of a queue's policy hash that holds a setting of a group or, if group is "", of the queue.
+func FieldOf(group, setting string) string {
+	if group == "" {
+		return setting
+	}
+	return groupSetting(group, setting)
+}
+
 // values returns the update as fields of a hash, and all its faults.
 func (u Update) values(name func(string) string) ([]lua.FieldValue, error) {
 	var values []lua.FieldValue

@@ -32,6 +32,17 @@ type Change struct {
 // with several partitions take one more each, and so does the question which bridges are live, once every 5s. Put is
 // harmless to repeat.
 func (p *Planner) Put(ctx context.Context, spec recurrence.Spec) (Change, error) {
+	return p.put(ctx, spec, "")
+}
+
+// Replace is Put for a recurrence that the caller has read: it returns ErrChanged if the stored spec has not this
+// State.Version, and ErrNoRecurrence if there is none.
+func (p *Planner) Replace(ctx context.Context, spec recurrence.Spec, version string) (Change, error) {
+	return p.put(ctx, spec, version)
+}
+
+// put is Replace, or if version is "", Put.
+func (p *Planner) put(ctx context.Context, spec recurrence.Spec, version string) (Change, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	spec = spec.WithDefaults()
@@ -48,12 +59,25 @@ func (p *Planner) Put(ctx context.Context, spec recurrence.Spec) (Change, error)
 	}
 	k := p.keys(spec.Queue)
 	before, known, err := p.specText(ctx, k, spec.Name)
+	expected := "" // any spec, or none
+	if version != "" && err == nil {
+		switch expected = before; {
+		case !known:
+			err = ErrNoRecurrence
+		case lua.SpecVersion(before) != version && before != string(text):
+			err = ErrChanged
+		}
+	}
 	if err != nil {
 		return Change{}, wrap("write", spec.Queue, spec.Name, err)
 	}
 	if _, err = lua.Register(ctx, p.client, lua.NewGlobals(p.prefix), []string{spec.Queue}); err == nil {
 		var r lua.Recurred
-		if r, err = lua.Recur(ctx, p.client, k, spec.Name, "", string(text), timesOf(spec), spec.Paused); err == nil {
+		r, err = lua.Recur(ctx, p.client, k, spec.Name, expected, string(text), timesOf(spec), spec.Paused)
+		if err == nil && !r.Written && !r.Same {
+			err = ErrChanged
+		}
+		if err == nil {
 			p.planNext(ctx, itemOf(s, string(text)), r)
 			return Change{!known, known && before != string(text), r.TakenBack}, nil
 		}

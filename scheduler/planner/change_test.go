@@ -1,6 +1,7 @@
 package planner
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -188,7 +189,8 @@ func TestOverlapSkipWaitsForACancelledOneThatIsHeld(t *testing.T) {
 		return is
 	}
 	redistest.Want(t, "unfinished before it is cancelled", unfinished(), true)
-	_, found, err := lua.CancelEntries(t.Context(), b.Client, b.Keys, lua.EntryWalk{Limit: 10}, []string{id}, lua.Durability{})
+	_, found, err := lua.CancelEntries(t.Context(), b.Client, b.Keys, lua.EntryWalk{Limit: 10}, []string{id},
+		lua.Durability{})
 	if err != nil || len(found) != 2 {
 		t.Fatal(found, err)
 	}
@@ -365,7 +367,8 @@ func TestOverlapSkipHoldsAlsoForOneThatIsAddedAgain(t *testing.T) {
 			}
 			removeAndAdd("")
 			failure := lua.Failure{Held: lua.Held{Entry: pending}, Action: lua.ActionRetry, Delay: time.Hour}
-			if _, err := lua.Retry(t.Context(), b.Client, b.Keys, "g", lua.Attempts{Max: 5}, []lua.Failure{failure}); err != nil {
+			_, err := lua.Retry(t.Context(), b.Client, b.Keys, "g", lua.Attempts{Max: 5}, []lua.Failure{failure})
+			if err != nil {
 				t.Fatal(err)
 			}
 			retry := b.scheduled()
@@ -385,5 +388,45 @@ func TestOverlapSkipHoldsAlsoForOneThatIsAddedAgain(t *testing.T) {
 			redistest.Want(t, "planned when it is done", len(b.scheduled()), 1)
 			redistest.Want(t, "used", b.storedPlan().Used, 1)
 		})
+	}
+}
+
+// Of two callers who have read the same recurrence only the first may change it, also if this release cannot read it.
+func TestARecurrenceIsNotChangedOverAChangeThatTheCallerHasNotSeen(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	p := New(b.Client, b.Prefix, "test", nil)
+	spec := recurrence.Spec{Queue: b.Rig.Queue, Name: "r", Every: time.Hour}
+	if _, err := p.Replace(t.Context(), spec, "any"); !errors.Is(err, ErrNoRecurrence) {
+		t.Errorf("there is none: %v", err)
+	}
+	if _, err := p.Put(t.Context(), spec); err != nil {
+		t.Fatal(err)
+	}
+	version := func() string {
+		t.Helper()
+		s, err := p.Get(t.Context(), b.Rig.Queue, "r")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s.Version
+	}
+	first := version()
+	spec.Every = 2 * time.Hour
+	if c, err := p.Replace(t.Context(), spec, first); err != nil || !c.Changed {
+		t.Errorf("the version that is stored: %+v, %v", c, err)
+	}
+	spec.Every = 3 * time.Hour
+	if _, err := p.Replace(t.Context(), spec, first); !errors.Is(err, ErrChanged) {
+		t.Errorf("a version that was replaced: %v", err)
+	}
+	b.Do("HSET", b.Keys.Recurring, "r", `{"every_ms":1000,"of_a_newer_release":1}`)
+	second := version()
+	b.Do("HSET", b.Keys.Recurring, "r", `{"every_ms":1000,"of_a_newer_release":2}`)
+	if _, err := p.Replace(t.Context(), spec, second); !errors.Is(err, ErrChanged) {
+		t.Errorf("an unreadable spec that was replaced: %v", err)
+	}
+	if _, err := p.Replace(t.Context(), spec, version()); err != nil {
+		t.Errorf("an unreadable spec: %v", err)
 	}
 }

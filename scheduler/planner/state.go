@@ -19,6 +19,8 @@ import (
 // State is a recurrence and its plan.
 type State struct {
 	Spec recurrence.Spec
+	// Version differs for two stored specs that differ, also for specs that this release cannot read.
+	Version string
 	// Next holds the next occurrences, at most three, in the recurrence's own zone. A paused recurrence has them, too.
 	Next []time.Time
 	// Last is the time of the newest message in the plan that is not in the future: an occurrence, or a message that
@@ -82,7 +84,7 @@ func (p *Planner) Get(ctx context.Context, queue, name string) (State, error) {
 // stateOf returns the state of a recurrence from its stored spec and plan.
 func stateOf(queue, name, text, planText string, now time.Time) State {
 	spec, err := parse(queue, name, text)
-	state := State{Spec: spec}
+	state := State{Spec: spec, Version: lua.SpecVersion(text)}
 	state.Spec.Name, state.Spec.Queue = name, queue
 	if err != nil {
 		state.Problem = err.Error()

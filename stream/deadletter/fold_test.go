@@ -1,6 +1,7 @@
 package deadletter
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/duestream/duestream/integration/redistest"
@@ -32,4 +33,15 @@ func TestErrorsAreFoldedByWhatDiffersFromMessageToMessage(t *testing.T) {
 	} {
 		redistest.Want(t, text, foldError(text), want)
 	}
+}
+
+// Another program may store an error of any length, and a summary holds the errors of many letters. So only the
+// beginning of a long line may count.
+func TestALongErrorIsFoldedToItsBeginning(t *testing.T) {
+	long := "é" + strings.Repeat("x", 1<<20)
+	got := foldError(long)
+	if len(got) > foldBytes || !strings.HasPrefix(got, "éxxx") {
+		t.Errorf("%d bytes: %.20s", len(got), got)
+	}
+	redistest.Want(t, "the same kind", foldError(long+"end"), got)
 }

@@ -130,9 +130,16 @@ var variable = regexp.MustCompile(`(\b[A-Z]{2,6}-?[0-9]{3,5}\b)` + // a code
 // numbered matches the number after a lower-case name: order-42, user_7, job7.
 var numbered = regexp.MustCompile(`([a-z][-_]?)[0-9]+\b`)
 
+// foldBytes is how many bytes of an error tell its kind. A worker keeps 1 KiB of an error; another program may have
+// stored a letter with more.
+const foldBytes = 1 << 10
+
 // foldError returns the common part of errors of one kind: the first line, with # for each variable part.
 func foldError(text string) string {
 	line, _, _ := strings.Cut(strings.TrimSpace(text), "\n")
+	if len(line) > foldBytes {
+		line = strings.ToValidUTF8(line[:foldBytes], "")
+	}
 	line = variable.ReplaceAllStringFunc(strings.TrimSpace(line), func(part string) string {
 		if variable.FindStringSubmatch(part)[1] != "" {
 			return part
