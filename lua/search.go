@@ -22,6 +22,7 @@ type SearchFilter struct {
 	IDs     []string
 	Prefix  string
 	Group   string
+	Key     string // ordering key
 	Headers map[string]string
 	Error   string // a part of the error's text
 	Reason  string // of a dead letter
@@ -63,6 +64,7 @@ func (f SearchFilter) encode() string {
 	}
 	addSome("prefix", f.Prefix)
 	addSome("group", f.Group)
+	addSome("key", f.Key)
 	addSome("error", f.Error)
 	addSome("reason", f.Reason)
 	addSome("text", f.Text)
@@ -75,21 +77,38 @@ func (f SearchFilter) encode() string {
 	return text.String()
 }
 
-// NeedsMeta reports whether only messages with a meta can pass the filter. Then a search may scan the hash meta, which
-// is smaller than the schedule if few messages have a meta.
+// NeedsMeta reports whether only messages with a meta can pass the filter. Then a search may use ScanMeta, which is
+// cheaper than ScanDue if few messages have a meta.
 func (f SearchFilter) NeedsMeta() bool {
-	return len(f.Headers) > 0 || f.Error != "" || !slices.Contains(f.States, SearchScheduled)
+	return len(f.Headers) > 0 || f.Key != "" || f.Error != "" || !slices.Contains(f.States, SearchScheduled)
+}
+
+// DependsOnPayload reports whether most messages can only be judged by their payloads. Then ScanPayload is cheaper than
+// ScanDue, which asks for each payload by itself.
+func (f SearchFilter) DependsOnPayload() bool {
+	byMember := len(f.IDs) > 0 || f.Prefix != "" || f.Group != ""
+	return f.Text != "" && !byMember && f.From.IsZero() && f.Until.IsZero()
 }
 
 var searchDueScript = load("search_due", []string{"due", "payload", "meta"},
 	[]string{"cursor", "scanned", "limit", "filter"}, []string{"member"})
 
+// Scan names the key that a DueSearch scans.
+type Scan string
+
+// Keys that a DueSearch can scan.
+const (
+	ScanDue     Scan = "due"     // the schedule; the default
+	ScanMeta    Scan = "meta"    // the hash meta; the filter must need a meta: see NeedsMeta
+	ScanPayload Scan = "payload" // the hash payload; the filter must have a Text
+)
+
 // DueSearch is one step of a search through the schedule. An empty Cursor begins a search. A cursor is valid only in
 // the server process that made it, so all steps of a search use one connection.
 type DueSearch struct {
 	Cursor string
-	Metas  bool // scan the hash meta instead of the schedule; the filter must need a meta: see NeedsMeta
-	Limit  int  // about how many members to look at in this step
+	Scan   Scan
+	Limit  int // about how many members to look at in this step
 	// Left has members to look at before the scan. In the next step, SearchDue returns here the members that it read but
 	// did not look at.
 	Left []string
@@ -113,20 +132,17 @@ type FoundDue struct {
 // those that pass the filter, and the next step. A scan may return a member twice.
 func SearchDue(ctx context.Context, c rueidis.Client, k Keys, f SearchFilter,
 	s DueSearch) (next DueSearch, found []FoundDue, err error) {
-	scanned, cursor := "due", cmp.Or(s.Cursor, WalkDone)
-	if s.Metas {
-		scanned = "meta"
-	}
+	cursor := cmp.Or(s.Cursor, WalkDone)
 	if s.isScanned {
 		cursor = ""
 	}
-	args := append([]string{cursor, scanned, strconv.Itoa(s.Limit), f.encode()}, s.Left...)
+	args := append([]string{cursor, string(cmp.Or(s.Scan, ScanDue)), strconv.Itoa(s.Limit), f.encode()}, s.Left...)
 	list, err := searchDueScript.list(ctx, c, []string{k.Due, k.Payload, k.Meta}, args, 4)
 	if err != nil {
 		return s, nil, err
 	}
 	r := searchReply{list: list}
-	next = DueSearch{Metas: s.Metas, Limit: s.Limit}
+	next = DueSearch{Scan: s.Scan, Limit: s.Limit}
 	next.Cursor, next.Looked, next.Used = r.text(), int(r.number()), r.micros()
 	next.isScanned = s.isScanned || next.Cursor == WalkDone
 	for n := r.number(); n > 0 && r.err == nil; n-- {

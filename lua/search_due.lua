@@ -1,11 +1,12 @@
--- search_due: finds members of the schedule by ID, due time, headers, error and payload; it looks at a part of the
+-- search_due: finds members of the schedule by ID, due time, headers, key, error and payload; it looks at a part of the
 --   schedule in each call, and returns no payloads; writes nothing.
 -- Uses: base search
 -- KEYS[1] due (zset)
 -- KEYS[2] payload (hash)
 -- KEYS[3] meta (hash)
 -- ARGV[1] cursor (integer, of the scan; '' = only look at the given members)
--- ARGV[2] scanned ('due', or 'meta' = only find members that have a meta)
+-- ARGV[2] scanned ('due', 'meta' = only find members that have a meta, or 'payload' = only find members that have a
+--   payload)
 -- ARGV[3] limit (integer, about how many members to look at)
 -- ARGV[4] filter (string, as filter_of reads it; its states are scheduled and retrying)
 -- ARGV[5...] member (string, a member to look at before the scan)
@@ -22,7 +23,7 @@ start_clock()
 local cursor, scanned, limit, filter = ARGV[1], ARGV[2], tonumber(ARGV[3]), filter_of(ARGV[4])
 local bad = wrong_type({due, 'zset', payload, 'hash', meta, 'hash'})
 if bad then return bad end
-if not limit or not filter or not string.find(cursor, '^%d*$') then
+if not limit or not filter or not string.find(cursor, '^%d*$') or scanned == 'payload' and not filter.text then
   return redis.error_reply('ERR cursor, limit or filter does not parse')
 end
 start_looking()
@@ -38,8 +39,10 @@ local function parts_of(member)
   return string.sub(member, 1, first - 1), group
 end
 
--- Whether the member itself passes the filter: its ID, state and group.
+-- Whether the member itself passes the filter: its ID, state and group. A prefix holds no SEP, so the member has it if
+-- its ID has it; most members are refused by this first comparison.
 local function passes_member(member)
+  if filter.prefix and string.sub(member, 1, #filter.prefix) ~= filter.prefix then return false end
   local id, group = parts_of(member)
   if not passes_id(filter, id) then return false end
   if filter.group and filter.group ~= group then return false end
@@ -64,55 +67,82 @@ local function meta_of(member)
   return text
 end
 
--- Adds the member to found if the member passes the filter. Adds the size of what it reads to bytes. score, text: the
--- member's score and meta; nil = not read yet.
-local function look(member, score, text)
+-- Adds the member to found if the member passes the filter. Adds the size of what it reads to bytes. score, text, body:
+-- the member's score, meta and payload; nil = not read yet.
+local function look(member, score, text, body)
+  if body and not has_part(body, filter.text) then return end
   if not passes_member(member) then return end
   score = score or redis.call('ZSCORE', due, member)
   if not score then return end
   local has_times = filter.from_ms or filter.until_ms
   if has_times and not passes_due(filter, whole_due_of(score)) then return end
-  if filter.has_headers or filter.error then
+  if filter.has_headers or filter.key or filter.error then
     text = text or meta_of(member)
     if not passes_fields(filter, fields_of(text)) then return end
   end
-  local size
-  if filter.text then
-    local body = redis.call('HGET', payload, member) or ''
-    size = #body
-    bytes = bytes + size
+  if filter.text and not body then
+    body = redis.call('HGET', payload, member) or ''
+    bytes = bytes + #body
     if not has_part(body, filter.text) then return end
   end
   add_pair(found, member, score)
-  add_pair(found, text or meta_of(member), size or redis.call('HSTRLEN', payload, member))
+  add_pair(found, text or meta_of(member), body and #body or redis.call('HSTRLEN', payload, member))
 end
 
 local full = false -- whether the call must not look at further members
 
 -- Looks at a member, or leaves it to the next call.
-local function take(member, score, text)
+local function take(member, score, text, body)
   full = full or looked > 0 and (bytes >= MOST_BYTES or looked >= limit or is_time(looked, bytes) and is_over())
   if full then
     later[#later + 1] = member
     return
   end
-  look(member, score, text)
+  look(member, score, text, body)
   looked = looked + 1
   bytes = bytes + #member
 end
 
-for i = 5, #ARGV do take(ARGV[i], nil, nil) end
-while cursor ~= '' and not full and looked < limit and bytes < MOST_BYTES do
-  if scanned == 'meta' then
-    local page = redis.call('HSCAN', meta, cursor, 'COUNT', 1) -- the next may be of any size
-    cursor = page[1]
-    bytes = bytes + bytes_of(page[2])
-    for i = 1, #page[2], 2 do take(page[2][i], nil, page[2][i + 1]) end
-  else
-    local page = redis.call('ZSCAN', due, cursor, 'COUNT', 10)
-    cursor = page[1]
-    for i = 1, #page[2], 2 do take(page[2][i], page[2][i + 1], nil) end
+local MOST_SMALL = 4096 -- bytes of a small payload
+local largest = 0 -- size of the largest value of a hash that this call has read
+
+-- How many fields the next step of the scan of a hash reads: one at first, because the next may be of any size. A hash
+-- has its fields in a random order, so after 8 small fields few of the next 10 are large.
+local function step_of_hash()
+  return looked < 8 and 1 or math.max(1, math.min(10, math.floor(MOST_UNTIMED / (largest + 1))))
+end
+
+-- Takes the fields that a step of the scan of a hash returned. of_meta: the hash is meta; else it is payload.
+local function take_fields(items, of_meta)
+  for i = 1, #items, 2 do
+    local member, value = items[i], items[i + 1]
+    if of_meta then
+      take(member, nil, value, nil)
+    elseif #value < MOST_SMALL and not string.find(value, filter.text, 1, true) then -- most messages, so this is short
+      looked = looked + 1
+      bytes = bytes + #member
+    else
+      take(member, nil, nil, value)
+    end
+    if #value > largest then largest = #value end
+    bytes = bytes + #value
   end
+end
+
+for i = 5, #ARGV do take(ARGV[i]) end
+while cursor ~= '' and not full and looked < limit and bytes < MOST_BYTES do
+  local page
+  if scanned == 'meta' then
+    page = redis.call('HSCAN', meta, cursor, 'COUNT', step_of_hash())
+    take_fields(page[2], true)
+  elseif scanned == 'payload' then
+    page = redis.call('HSCAN', payload, cursor, 'COUNT', step_of_hash())
+    take_fields(page[2], false)
+  else
+    page = redis.call('ZSCAN', due, cursor, 'COUNT', 10)
+    for i = 1, #page[2], 2 do take(page[2][i], page[2][i + 1]) end
+  end
+  cursor = page[1]
   -- The clock is asked here, too, because a step may return no member, so that take is not called. After many
   -- deletions most steps do.
   if cursor == '0' or is_over() then break end

@@ -1,6 +1,6 @@
--- search_entries: finds entries of a stream, or dead letters, by ID, due time, headers, error, reason and payload, and
---   tells which groups have not read an entry, or hold it; it looks at a part of the stream in each call, and returns
---   no payloads; writes nothing.
+-- search_entries: finds entries of a stream, or dead letters, by ID, due time, headers, key, error, reason and payload,
+--   and tells which groups have not read an entry, or hold it; it looks at a part of the stream in each call, and
+--   returns no payloads; writes nothing.
 -- Uses: base free search
 -- KEYS[1] entries (stream)
 -- ARGV[1] cursor (entry ID of the last entry that earlier calls looked at; '0-0' at first)

@@ -73,11 +73,16 @@ func (o *ordeal) searchDue() {
 	if o.flip("text") {
 		f.Text = "y"
 	}
-	metas := o.flip("metas")
-	if metas { // one step of the scan returns a bucket of the hash
+	scan := ScanDue
+	if o.flip("metas") {
+		scan = ScanMeta
+	} else if f.Text != "" && o.flip("payloads") {
+		scan = ScanPayload
+	}
+	if scan != ScanDue { // one step of the scan returns a bucket of the hash
 		o.bucket = 5 * o.largest
 	}
-	for s := (DueSearch{Limit: o.number("limit", 1, 300), Metas: metas}); !s.Done; {
+	for s := (DueSearch{Limit: o.number("limit", 1, 300), Scan: scan}); !s.Done; {
 		next, _, err := SearchDue(o.b.ctx, o.scale, o.b.k, f, s)
 		o.must(err)
 		s = next

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -73,6 +74,9 @@ type ActResult struct {
 	Refused int64     `json:"refused"`
 	Unfit   int64     `json:"unfit"`       // matched, but are in a state to which the action does not apply
 	To      time.Time `json:"to,omitzero"` // reschedule: the new due time, or the beginning of the Spread
+
+	ChangedIn map[string]int64 `json:"changed_in,omitempty"` // Changed, by queue
+	UnfitIn   map[State]int64  `json:"unfit_in,omitempty"`   // Unfit, by state
 }
 
 // Act changes everything that matches a filter, in bounded steps: it searches as Search does, and changes the hits in
@@ -307,9 +311,10 @@ func (t *actor) begin(ctx context.Context, inStreams bool) (err error) {
 func (t *actor) add(ctx context.Context, h Hit) error {
 	if !slices.Contains(t.what.Kind.States(), h.State) {
 		// Entries that were added after the beginning are not counted: this action may have made them due, and then they
-		// were counted before.
-		if roomOf(h.State) != inStream || !lua.EntryTime(h.Entry).After(t.began) {
+		// were counted before. A dry run makes none due.
+		if t.options.DryRun || roomOf(h.State) != inStream || !lua.EntryTime(h.Entry).After(t.began) {
 			t.result.Unfit++
+			addTo(&t.result.UnfitIn, h.State, 1)
 		}
 		return nil
 	}
@@ -356,10 +361,24 @@ func (t *actor) end(ctx context.Context, err error) (ActResult, error) {
 	return t.result, nil
 }
 
+// tell reports the result so far. The receiver may keep it, so it gets maps of its own.
 func (t *actor) tell() {
 	if t.options.Progress != nil {
-		t.options.Progress(t.result)
+		r := t.result
+		r.ChangedIn, r.UnfitIn = maps.Clone(r.ChangedIn), maps.Clone(r.UnfitIn)
+		t.options.Progress(r)
 	}
+}
+
+// addTo adds to a count, and makes the map with the first one.
+func addTo[K comparable](counts *map[K]int64, key K, n int64) {
+	if n == 0 {
+		return
+	}
+	if *counts == nil {
+		*counts = map[K]int64{}
+	}
+	(*counts)[key] += n
 }
 
 // flush changes the batch, as soon as the rate allows it.
@@ -372,6 +391,7 @@ func (t *actor) flush(ctx context.Context) error {
 	if !t.options.DryRun && !t.pace.Wait(ctx, len(hits)) {
 		return ctx.Err()
 	}
+	before := t.result.Changed
 	var err error
 	switch roomOf(hits[0].State) {
 	case inSchedule:
@@ -381,6 +401,7 @@ func (t *actor) flush(ctx context.Context) error {
 	case inLetters:
 		err = t.changeLetters(ctx, hits)
 	}
+	addTo(&t.result.ChangedIn, hits[0].Queue, t.result.Changed-before)
 	t.tell()
 	if errors.Is(err, lua.ErrWrongType) { // the other queues are changed nevertheless
 		t.skips, t.skipped, err = hits[0].Queue, append(t.skipped, err), nil
@@ -392,7 +413,7 @@ func (t *actor) flush(ctx context.Context) error {
 func (t *actor) changeScheduled(ctx context.Context, hits []Hit) error {
 	f := BulkFilter{
 		Retries: true, Headers: t.filter.Headers, From: t.filter.From, Until: t.filter.Until, Error: t.filter.Error,
-		Text: t.filter.Text,
+		Text: t.filter.Text, Key: t.filter.Key,
 	}
 	for _, h := range hits {
 		f.Messages = append(f.Messages, bulk.MessageOf(h.Partition, memberOf(h)))

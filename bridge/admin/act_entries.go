@@ -3,7 +3,6 @@ package admin
 import (
 	"context"
 	"errors"
-	"math"
 	"slices"
 	"sync"
 
@@ -207,11 +206,7 @@ func (t *actor) lookAt(ctx context.Context, key, entry string, f lua.SearchFilte
 	if err != nil {
 		return lua.FoundStored{}, false, err
 	}
-	before := view.EntryID{MS: id.MS, Seq: id.Seq - 1}
-	if id.Seq == 0 {
-		before = view.EntryID{MS: id.MS - min(id.MS, 1), Seq: math.MaxUint64}
-	}
-	only := lua.StreamSearch{Cursor: before.String(), Last: id.String(), Limit: 1}
+	only := lua.StreamSearch{Cursor: id.Before().String(), Last: id.String(), Limit: 1}
 	_, found, err := lua.SearchEntries(ctx, t.admin.redis.Client, key, f, only)
 	if err != nil || len(found) == 0 {
 		return lua.FoundStored{}, false, err

@@ -65,6 +65,9 @@ type jobCounts struct {
 	Unfit         int64 // are in a state to which the change does not apply
 	To            time.Time
 	Why           []string // sentences for the viewer, why some were not changed
+
+	ChangedIn map[string]int64      // Changed, by queue; nil = not known
+	UnfitIn   map[admin.State]int64 // Unfit, by state; nil = not known
 }
 
 // jobNext is a form.

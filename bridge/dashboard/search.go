@@ -45,7 +45,7 @@ var allStates = []admin.State{
 }
 
 // searchFields are the parameters of a search, as the address has them.
-var searchFields = []string{"q", "queue", "queues", "state", "id", "header", "error", "text", "group", "reason", "from",
+var searchFields = []string{"q", "queue", "queues", "state", "id", "key", "header", "error", "text", "group", "reason", "from",
 	"until", "as"}
 
 // query is a search that a viewer asked for.
@@ -81,9 +81,13 @@ func (q *request) readQuery(ctx context.Context, from url.Values) (query, error)
 		f.States = append(f.States, admin.State(state))
 	}
 	f.Prefix, f.Error, f.Text = v.Get("id"), v.Get("error"), v.Get("text")
-	f.Group, f.Reason = v.Get("group"), v.Get("reason")
+	f.Group, f.Key, f.Reason = v.Get("group"), v.Get("key"), v.Get("reason")
 	for _, header := range v["header"] {
 		name, value, found := strings.Cut(header, "=")
+		if !found { // as HTTP writes it
+			name, value, found = strings.Cut(header, ":")
+			name, value = strings.TrimSpace(name), strings.TrimSpace(value)
+		}
 		if !found || name == "" {
 			add("header", lua.Invalid("header", header, "must be name=value"))
 			continue
@@ -259,6 +263,7 @@ func (s query) about(phase string) string {
 		}
 	}
 	add(f.Prefix != "", "ID begins with “%s”", f.Prefix)
+	add(f.Key != "", "ordering key “%s”", f.Key)
 	for _, name := range slices.Sorted(maps.Keys(f.Headers)) {
 		add(true, "header %s is “%s”", name, f.Headers[name])
 	}
@@ -296,6 +301,7 @@ type searchView struct {
 	Known    []string   // names of queues, for the field
 	Queues   int        // that are searched
 	States   []stateBox
+	Reasons  []string // of dead letters, for the field
 	Headers  []string // given ones, and an empty one
 	Kinds    []kindBox
 	Jobs     []jobView
@@ -341,6 +347,7 @@ func showSearch(q *request) (any, error) {
 	v := searchView{Values: s.values, Query: s.values.Encode(),
 		Tomorrow: q.local(tomorrow()),
 		From:     q.local(s.filter.From), Until: q.local(s.filter.Until), Zone: q.zone().String(),
+		Reasons:  admin.Reasons(),
 		MaxShown: maxShown, Jobs: q.changes(), Headers: append(slices.Clone(s.values["header"]), "")}
 	conditions := slices.ContainsFunc(searchFields, func(name string) bool {
 		return name != "q" && name != "as" && s.values.Has(name)

@@ -245,7 +245,8 @@ func (q *request) nextForm(f foundForm) *jobNext {
 // countsOf returns the counts of a job from those of a change.
 func countsOf(r admin.ActResult) jobCounts {
 	return jobCounts{Looked: r.Looked, Total: r.Total, Queue: r.Queue, Found: r.Found, Changed: r.Changed,
-		Unchanged: r.Unchanged, Gone: r.Gone, Refused: r.Refused, Unfit: r.Unfit, To: r.To}
+		Unchanged: r.Unchanged, Gone: r.Gone, Refused: r.Refused, Unfit: r.Unfit, To: r.To,
+		ChangedIn: r.ChangedIn, UnfitIn: r.UnfitIn}
 }
 
 // exportFound sends what matches, or the chosen hits, as a file of one JSON object a line. It changes nothing.

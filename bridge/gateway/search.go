@@ -167,7 +167,7 @@ func (r *actRequest) what() (admin.Action, error) {
 	if r.Filter != nil {
 		f := *r.Filter
 		errs = append(errs, f.Validate())
-		selects := len(f.IDs) > 0 || f.Prefix != "" || len(f.Headers) > 0 || f.Error != "" || f.Text != "" ||
+		selects := len(f.IDs) > 0 || f.Prefix != "" || f.Key != "" || len(f.Headers) > 0 || f.Error != "" || f.Text != "" ||
 			f.Group != "" || f.Reason != "" || !f.From.IsZero() || !f.Until.IsZero()
 		refuseIf(!selects && !r.All, "all", "", "must be true where the filter selects by queues and states alone")
 	}

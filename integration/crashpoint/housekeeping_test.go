@@ -136,7 +136,7 @@ func upkeep() []scenario {
 				s.send(given, tagged, item("other", hour))
 				return func(c rueidis.Client) error {
 					f := lua.SearchFilter{States: []string{lua.SearchScheduled}, Headers: map[string]string{"tier": "gold"}}
-					step := lua.DueSearch{Metas: true, Limit: 10, Left: []string{"given"}}
+					step := lua.DueSearch{Scan: lua.ScanMeta, Limit: 10, Left: []string{"given"}}
 					members := map[string]bool{}
 					for !step.Done {
 						next, found, err := lua.SearchDue(s.ctx, c, s.k, f, step)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -45,6 +46,17 @@ func CompareEntries(a, b string) int {
 
 // Next returns the ID that follows.
 func (a EntryID) Next() EntryID { return EntryID{a.MS, a.Seq + 1} }
+
+// Before returns the ID before a, or 0-0 if there is none.
+func (a EntryID) Before() EntryID {
+	switch {
+	case a.Seq > 0:
+		return EntryID{a.MS, a.Seq - 1}
+	case a.MS > 0:
+		return EntryID{a.MS - 1, math.MaxUint64}
+	}
+	return EntryID{}
+}
 
 // Time returns when an entry was added, by its ID.
 func (a EntryID) Time() time.Time { return time.UnixMilli(int64(a.MS)) }

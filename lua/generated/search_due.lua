@@ -60,11 +60,6 @@ local function due_of(score)
   local due = parked_due(score)
   return due and digits(due) or score
 end
-local function bytes_of(body)
-  local bytes = 0
-  for i = 1, body and #body or 0 do bytes = bytes + #body[i] end
-  return bytes
-end
 local function add_pair(list, a, b)
   local n = #list
   list[n + 1] = a
@@ -143,7 +138,7 @@ local function passes_fields(filter, fields)
   for name, value in pairs(filter.headers) do
     if fields[name] ~= value then return false end
   end
-  return has_part(fields['error'], filter.error)
+  return (not filter.key or fields['key'] == filter.key) and has_part(fields['error'], filter.error)
 end
 local function main()
 local due, payload, meta = KEYS[1], KEYS[2], KEYS[3]
@@ -151,7 +146,7 @@ start_clock()
 local cursor, scanned, limit, filter = ARGV[1], ARGV[2], tonumber(ARGV[3]), filter_of(ARGV[4])
 local bad = wrong_type({due, 'zset', payload, 'hash', meta, 'hash'})
 if bad then return bad end
-if not limit or not filter or not string.find(cursor, '^%d*$') then
+if not limit or not filter or not string.find(cursor, '^%d*$') or scanned == 'payload' and not filter.text then
   return redis.error_reply('ERR cursor, limit or filter does not parse')
 end
 start_looking()
@@ -164,6 +159,7 @@ local function parts_of(member)
   return string.sub(member, 1, first - 1), group
 end
 local function passes_member(member)
+  if filter.prefix and string.sub(member, 1, #filter.prefix) ~= filter.prefix then return false end
   local id, group = parts_of(member)
   if not passes_id(filter, id) then return false end
   if filter.group and filter.group ~= group then return false end
@@ -181,49 +177,70 @@ local function meta_of(member)
   bytes = bytes + #text
   return text
 end
-local function look(member, score, text)
+local function look(member, score, text, body)
+  if body and not has_part(body, filter.text) then return end
   if not passes_member(member) then return end
   score = score or redis.call('ZSCORE', due, member)
   if not score then return end
   local has_times = filter.from_ms or filter.until_ms
   if has_times and not passes_due(filter, whole_due_of(score)) then return end
-  if filter.has_headers or filter.error then
+  if filter.has_headers or filter.key or filter.error then
     text = text or meta_of(member)
     if not passes_fields(filter, fields_of(text)) then return end
   end
-  local size
-  if filter.text then
-    local body = redis.call('HGET', payload, member) or ''
-    size = #body
-    bytes = bytes + size
+  if filter.text and not body then
+    body = redis.call('HGET', payload, member) or ''
+    bytes = bytes + #body
     if not has_part(body, filter.text) then return end
   end
   add_pair(found, member, score)
-  add_pair(found, text or meta_of(member), size or redis.call('HSTRLEN', payload, member))
+  add_pair(found, text or meta_of(member), body and #body or redis.call('HSTRLEN', payload, member))
 end
 local full = false -- whether the call must not look at further members
-local function take(member, score, text)
+local function take(member, score, text, body)
   full = full or looked > 0 and (bytes >= MOST_BYTES or looked >= limit or is_time(looked, bytes) and is_over())
   if full then
     later[#later + 1] = member
     return
   end
-  look(member, score, text)
+  look(member, score, text, body)
   looked = looked + 1
   bytes = bytes + #member
 end
-for i = 5, #ARGV do take(ARGV[i], nil, nil) end
-while cursor ~= '' and not full and looked < limit and bytes < MOST_BYTES do
-  if scanned == 'meta' then
-    local page = redis.call('HSCAN', meta, cursor, 'COUNT', 1) -- the next may be of any size
-    cursor = page[1]
-    bytes = bytes + bytes_of(page[2])
-    for i = 1, #page[2], 2 do take(page[2][i], nil, page[2][i + 1]) end
-  else
-    local page = redis.call('ZSCAN', due, cursor, 'COUNT', 10)
-    cursor = page[1]
-    for i = 1, #page[2], 2 do take(page[2][i], page[2][i + 1], nil) end
+local MOST_SMALL = 4096 -- bytes of a small payload
+local largest = 0 -- size of the largest value of a hash that this call has read
+local function step_of_hash()
+  return looked < 8 and 1 or math.max(1, math.min(10, math.floor(MOST_UNTIMED / (largest + 1))))
+end
+local function take_fields(items, of_meta)
+  for i = 1, #items, 2 do
+    local member, value = items[i], items[i + 1]
+    if of_meta then
+      take(member, nil, value, nil)
+    elseif #value < MOST_SMALL and not string.find(value, filter.text, 1, true) then -- most messages, so this is short
+      looked = looked + 1
+      bytes = bytes + #member
+    else
+      take(member, nil, nil, value)
+    end
+    if #value > largest then largest = #value end
+    bytes = bytes + #value
   end
+end
+for i = 5, #ARGV do take(ARGV[i]) end
+while cursor ~= '' and not full and looked < limit and bytes < MOST_BYTES do
+  local page
+  if scanned == 'meta' then
+    page = redis.call('HSCAN', meta, cursor, 'COUNT', step_of_hash())
+    take_fields(page[2], true)
+  elseif scanned == 'payload' then
+    page = redis.call('HSCAN', payload, cursor, 'COUNT', step_of_hash())
+    take_fields(page[2], false)
+  else
+    page = redis.call('ZSCAN', due, cursor, 'COUNT', 10)
+    for i = 1, #page[2], 2 do take(page[2][i], page[2][i + 1]) end
+  end
+  cursor = page[1]
   if cursor == '0' or is_over() then break end
 end
 reply[1], reply[2], reply[4] = cursor, looked, #later
@@ -236,6 +253,7 @@ local ok, reply = pcall(main)
 if ok then return reply end
 if is_denied(reply) then do local may = redis.acl_check_cmd
 local lacks = may and (not may('HSCAN', KEYS[3], '0') and {'HSCAN', KEYS[3]}
+  or not may('HSCAN', KEYS[2], '0') and {'HSCAN', KEYS[2]}
   or not may('ZSCAN', KEYS[1], '0') and {'ZSCAN', KEYS[1]}
   or not may('TIME') and {'TIME', ''}
   or not may('TYPE', KEYS[1]) and {'TYPE', KEYS[1]}

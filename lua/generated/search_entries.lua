@@ -164,7 +164,7 @@ local function passes_fields(filter, fields)
   for name, value in pairs(filter.headers) do
     if fields[name] ~= value then return false end
   end
-  return has_part(fields['error'], filter.error)
+  return (not filter.key or fields['key'] == filter.key) and has_part(fields['error'], filter.error)
 end
 local function main()
 local entries = KEYS[1]

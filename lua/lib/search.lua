@@ -45,7 +45,7 @@ local function is_time(looked, bytes)
 end
 
 -- Decodes a filter, a text as field_list reads it. Names: id and state (each may be there several times), prefix,
--- group, from_ms, until_ms, error, text, reason, and h:<name> for headers. Returns nil if the text does not parse.
+-- group, key, from_ms, until_ms, error, text, reason, and h:<name> for headers. Returns nil if the text does not parse.
 local function filter_of(text)
   local list = text == '' and {} or field_list(text)
   if not list then return nil end
@@ -88,10 +88,10 @@ local function passes_due(filter, due)
   return not filter.until_ms or due < filter.until_ms
 end
 
--- Whether fields, by name, pass the filter's headers and its part of the error.
+-- Whether fields, by name, pass the filter's headers, its key and its part of the error.
 local function passes_fields(filter, fields)
   for name, value in pairs(filter.headers) do
     if fields[name] ~= value then return false end
   end
-  return has_part(fields['error'], filter.error)
+  return (not filter.key or fields['key'] == filter.key) and has_part(fields['error'], filter.error)
 end

@@ -22,6 +22,7 @@ type Filter struct {
 	Group   string            // select only retries of this group
 	Error   string            // the error text of the last failed attempt has this part
 	Text    string            // the payload has this part, byte for byte; at most lua.MaxSearchTextBytes
+	Key     string            // the message has this ordering key
 
 	// Messages names the messages to change, as a run or a search reported them. One that does not match the other
 	// fields any more is counted as gone. Without Retries or Group, retries among them are counted as gone, too.
@@ -39,6 +40,9 @@ func (f Filter) validate() error {
 	}
 	if f.Group != "" {
 		errs = append(errs, lua.CheckGroup(f.Group))
+	}
+	if f.Key != "" {
+		errs = append(errs, lua.CheckKey(f.Key))
 	}
 	if !f.From.IsZero() && !f.Until.IsZero() && !f.From.Before(f.Until) {
 		errs = append(errs, lua.Invalid("until", f.Until.Format(time.RFC3339Nano), "must be after %s",
@@ -65,13 +69,13 @@ func (f Filter) dependsOnContent() bool {
 	return len(f.Headers) > 0 || !f.From.IsZero() || !f.Until.IsZero() || f.hasTexts()
 }
 
-// hasTexts reports whether the filter is about texts that only the server compares.
-func (f Filter) hasTexts() bool { return f.Error != "" || f.Text != "" }
+// hasTexts reports whether the filter is about texts that the server compares.
+func (f Filter) hasTexts() bool { return f.Error != "" || f.Text != "" || f.Key != "" }
 
 // texts returns the part of the filter that the server compares.
 func (f Filter) texts() lua.SearchFilter {
 	return lua.SearchFilter{
-		States: []string{lua.SearchScheduled, lua.SearchRetrying}, Error: f.Error, Text: f.Text,
+		States: []string{lua.SearchScheduled, lua.SearchRetrying}, Error: f.Error, Text: f.Text, Key: f.Key,
 	}
 }
 

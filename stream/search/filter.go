@@ -27,6 +27,8 @@ type Filter struct {
 	IDs    []string `json:"ids,omitempty"`    // the ID is one of these, at most MaxIDs; none: any ID
 	Prefix string   `json:"prefix,omitempty"` // the ID begins with this text
 
+	Key string `json:"key,omitempty"` // the ordering key of the message
+
 	// Headers: the message has all of these headers, with these values.
 	Headers map[string]string `json:"headers,omitempty"`
 
@@ -74,6 +76,9 @@ func (f Filter) Validate() error {
 	if f.Group != "" {
 		errs = append(errs, lua.CheckGroup(f.Group))
 	}
+	if f.Key != "" {
+		errs = append(errs, lua.CheckKey(f.Key))
+	}
 	for _, part := range []struct {
 		field, value string
 		most         int
@@ -105,8 +110,8 @@ func (f Filter) statesAmong(candidates ...lookup.State) (names []string) {
 // forScript returns the filter for states of one key.
 func (f Filter) forScript(of ...lookup.State) lua.SearchFilter {
 	return lua.SearchFilter{
-		States: f.statesAmong(of...), IDs: f.IDs, Prefix: f.Prefix, Group: f.Group, Headers: f.Headers, Error: f.Error,
-		Reason: f.Reason, Text: f.Text, From: f.From, Until: f.Until,
+		States: f.statesAmong(of...), IDs: f.IDs, Prefix: f.Prefix, Group: f.Group, Key: f.Key, Headers: f.Headers,
+		Error: f.Error, Reason: f.Reason, Text: f.Text, From: f.From, Until: f.Until,
 	}
 }
 

@@ -72,7 +72,7 @@ func (f Filter) ofSchedule(one lua.FoundDue) (h Hit, ok bool) {
 			return h, false
 		}
 	}
-	return h, strings.Contains(h.Error, f.Error)
+	return h, strings.Contains(h.Error, f.Error) && (f.Key == "" || h.Key == f.Key)
 }
 
 // ofStream returns the hits of an entry: one for each group that holds it, and then one if groups have not read it.

@@ -31,12 +31,13 @@ const (
 // Run calls found for each place of a message that passes the filter, as soon as it is found, one call at a time. If
 // found returns an error, Run ends with that error. If found is nil, Run only counts.
 //
-// The queues are searched one after the other, and in each queue the schedules of all partitions, then the streams,
-// then the dead letters, in no order of time. Run finds each place that exists from the beginning of the search to its
-// end. A message that moves meanwhile may be found in two places. If a delivery fails during the search, so that the
-// message goes back to a schedule, the message may be missed. Dead letters that are added after the beginning are not
-// found. If a key of a queue has a wrong type, the other queues are searched, and the error, which names the key, is
-// returned at the end: it wraps lua.ErrWrongType.
+// If the filter has a Prefix, the scheduled messages with exactly this ID are found first. Then the queues are searched
+// one after the other, and in each queue the schedules of all partitions, then the streams, then the dead letters, in
+// no order of time. Run finds each place that exists from the beginning of the search to its end. A message that moves
+// meanwhile may be found in two places. If a delivery fails during the search, so that the message goes back to a
+// schedule, the message may be missed. Dead letters that are added after the beginning are not found. If a key of a
+// queue has a wrong type, the other queues are searched, and the error, which names the key, is returned at the end: it
+// wraps lua.ErrWrongType.
 //
 // A call that gets no answer within 30 s, or 5 s for the number of partitions, fails. After the first failure, calls
 // are repeated for 10 s, and at most 100 times in a search. A search takes about one call for each millisecond of the
@@ -94,8 +95,10 @@ type part struct {
 	partition int
 	keys      lua.Keys
 
-	due, metas, entries, letters int64
-	lastLetter                   string // "" if there were no letters at the beginning
+	due, metas, payloads, entries, letters int64
+	lastLetter                             string // "" if there were no letters at the beginning
+
+	seen map[string]bool // members of the schedule that were found
 
 	err error // wraps lua.ErrWrongType: a key has another type, and the sizes are unknown
 }
@@ -116,6 +119,9 @@ func (r *run) search(ctx context.Context) error {
 		return err
 	}
 	r.tell(true)
+	if err := r.lookForExact(ctx, all); err != nil {
+		return err
+	}
 	for _, queue := range queues {
 		r.progress.Queue = queue
 		err := r.searchQueue(ctx, queue, parts[queue])
@@ -157,7 +163,7 @@ func (r *run) countsOf(ctx context.Context, queue string) (lua.Counts, error) {
 func (r *run) parts(queue string, first, count int) (parts []*part) {
 	for i := first; i < count; i++ {
 		parts = append(parts, &part{
-			queue: queue, partition: i, keys: lua.NewKeys(r.prefix, lua.PartitionName(queue, i)),
+			queue: queue, partition: i, keys: lua.NewKeys(r.prefix, lua.PartitionName(queue, i)), seen: map[string]bool{},
 		})
 	}
 	return parts
@@ -173,6 +179,7 @@ func (r *run) readSizes(ctx context.Context, parts []*part) error {
 			lists = append(lists, []view.Question{
 				view.Number(b().Zcard().Key(p.keys.Due).Build(), &p.due),
 				view.Number(b().Hlen().Key(p.keys.Meta).Build(), &p.metas),
+				view.Number(b().Hlen().Key(p.keys.Payload).Build(), &p.payloads),
 				view.Number(b().Xlen().Key(p.keys.Stream).Build(), &p.entries),
 				view.Number(b().Xlen().Key(p.keys.Dead).Build(), &p.letters),
 			})
@@ -195,7 +202,8 @@ func (r *run) readSizes(ctx context.Context, parts []*part) error {
 			continue
 		}
 		if len(r.ofSchedule().States) > 0 {
-			r.progress.Total += p.members(r.ofSchedule())
+			_, members := p.scan(r.ofSchedule())
+			r.progress.Total += members
 		}
 		if len(r.ofStream().States) > 0 {
 			r.progress.Total += p.entries
@@ -231,19 +239,17 @@ func (r *run) ofStream() lua.SearchFilter {
 
 func (r *run) ofLetters() lua.SearchFilter { return r.filter.forScript(lookup.StateDead) }
 
-// scansMetas reports whether a search of the schedule scans the hash meta, because it is smaller. The hash has a field
-// for each retry, and for each message with headers. A filter by ID also needs first-time messages without a meta:
-// scanSchedule looks these up by their ID, because their member is the ID.
-func (p *part) scansMetas(f lua.SearchFilter) bool {
-	return p.metas < p.due && (f.NeedsMeta() || len(f.IDs) > 0)
-}
-
-// members returns how many members a search of the schedule looks at.
-func (p *part) members(f lua.SearchFilter) int64 {
-	if p.scansMetas(f) {
-		return p.metas
+// scan returns which key a search of the schedule scans, and how many members it looks at. It scans the hash meta if
+// that is smaller. The hash has a field for each retry, and for each message with headers. A filter by ID also needs
+// first-time messages without a meta: scanSchedule looks these up by their ID, because their member is the ID.
+func (p *part) scan(f lua.SearchFilter) (key lua.Scan, members int64) {
+	switch {
+	case p.metas < p.due && (f.NeedsMeta() || len(f.IDs) > 0):
+		return lua.ScanMeta, p.metas
+	case p.payloads <= p.due && f.DependsOnPayload():
+		return lua.ScanPayload, p.payloads
 	}
-	return p.due
+	return lua.ScanDue, p.due
 }
 
 func (r *run) searchQueue(ctx context.Context, queue string, parts []*part) error {
@@ -301,11 +307,10 @@ func (r *run) searchQueue(ctx context.Context, queue string, parts []*part) erro
 // searchSchedule searches the schedule of a partition. It finds every member that is there from the beginning to the
 // end of the search, once.
 func (r *run) searchSchedule(ctx context.Context, p *part) error {
-	seen := map[string]bool{} // a scan may return a member twice
 	looked := r.progress.Looked
 	for w := (lua.MoveWait{}); ; {
-		err := r.scanSchedule(ctx, p, seen)
-		// An error of found is not repeated, because its hits are in seen.
+		err := r.scanSchedule(ctx, p)
+		// An error of found is not repeated, because its hits are in p.seen.
 		if r.isRefused || !w.Again(ctx, err) && !r.again(ctx, err) {
 			return err
 		}
@@ -314,12 +319,13 @@ func (r *run) searchSchedule(ctx context.Context, p *part) error {
 }
 
 // scanSchedule scans a schedule over one connection, because a cursor is only valid in the server process that made it.
-func (r *run) scanSchedule(ctx context.Context, p *part, seen map[string]bool) error {
+func (r *run) scanSchedule(ctx context.Context, p *part) error {
 	conn, release := lua.Pin(r.client)
 	defer release()
 	f := r.ofSchedule()
-	progress := r.startKey(p.members(f))
-	for s := (lua.DueSearch{Limit: step, Metas: p.scansMetas(f), Left: f.IDs}); !s.Done; {
+	scan, members := p.scan(f)
+	progress := r.startKey(members)
+	for s := (lua.DueSearch{Limit: step, Scan: scan, Left: f.IDs}); !s.Done; {
 		var found []lua.FoundDue
 		err := r.call(ctx, func(ctx context.Context) (used time.Duration, err error) {
 			s, found, err = lua.SearchDue(ctx, conn, p.keys, f, s)
@@ -329,20 +335,64 @@ func (r *run) scanSchedule(ctx context.Context, p *part, seen map[string]bool) e
 			return err
 		}
 		progress.add(s.Looked)
-		for _, one := range found {
-			hit, ok := r.filter.ofSchedule(one)
-			if !ok || seen[one.Member] {
-				continue
-			}
-			seen[one.Member] = true
-			if err := r.addAll(p, hit); err != nil {
-				return err
-			}
+		if err := r.addScheduled(p, found); err != nil {
+			return err
 		}
 		r.tell(false)
 	}
 	progress.end()
 	return nil
+}
+
+// addScheduled reports members of the schedule, each once, because a scan may return a member twice.
+func (r *run) addScheduled(p *part, found []lua.FoundDue) error {
+	for _, one := range found {
+		hit, ok := r.filter.ofSchedule(one)
+		if !ok || p.seen[one.Member] {
+			continue
+		}
+		p.seen[one.Member] = true
+		if err := r.addAll(p, hit); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// lookForExact finds the scheduled messages whose ID is the filter's Prefix, before the scan: whoever looks for the
+// beginning of an ID often gives the whole ID. It costs a round trip for each 100 partitions, and one for each hit. If
+// it cannot read a key, the scan reports that.
+func (r *run) lookForExact(ctx context.Context, parts []*part) error {
+	id, f := r.filter.Prefix, r.ofSchedule()
+	if id == "" || !slices.Contains(f.States, lua.SearchScheduled) {
+		return nil
+	}
+	for some := range slices.Chunk(parts, sizesAtOnce) {
+		due := make([]time.Time, len(some))
+		lists := make([][]view.Question, len(some))
+		for i, p := range some {
+			lists[i] = []view.Question{view.Score(r.client.B().Zscore().Key(p.keys.Due).Member(id).Build(), &due[i])}
+		}
+		view.AskEach(ctx, r.client, lists...)
+		for i, p := range some {
+			if due[i].IsZero() {
+				continue
+			}
+			var found []lua.FoundDue
+			err := r.call(ctx, func(ctx context.Context) (used time.Duration, err error) {
+				s, hits, err := lua.SearchDue(ctx, r.client, p.keys, f, lua.LookDue([]string{id}, 1))
+				found = hits
+				return s.Used, err
+			})
+			if err != nil {
+				continue
+			}
+			if err := r.addScheduled(p, found); err != nil {
+				return err
+			}
+		}
+	}
+	return ctx.Err()
 }
 
 // searchStream searches a stream up to the entry last, or if it is "" up to the newest one.

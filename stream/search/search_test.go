@@ -253,3 +253,65 @@ func TestTheCallersErrorEndsTheSearch(t *testing.T) {
 		t.Errorf("found was called %d times, and the search returned %v", calls, err)
 	}
 }
+
+// A search by ordering key must find the key in each state, and no message whose header, payload or ID has that text.
+func TestSearchFindsAKeyInEachState(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		t.Parallel()
+		r := newRig(t, s)
+		r.Groups("g")
+		key := func(key string) string { return fmt.Sprintf(`{"key":%q}`, key) }
+		for id, meta := range map[string]string{"mine": key("c-7"), "longer": key("c-70"), "shorter": key("c-"),
+			"c-7": `{"h:key":"c-7"}`, "number": `{"key":7}`, "damaged": `{"key":"c-7"`} {
+			r.Enqueue(lua.Item{ID: id, When: lua.At(at(1)), Payload: []byte("c-7"), Meta: meta})
+		}
+		retry := lua.Member{Kind: lua.MemberRetry, ID: "again", Group: "g", Of: "1-1"}.String()
+		r.Do("HSET", r.Keys.Meta, retry, `{"for":"g","attempt":"2","key":"c-7"}`)
+		r.Do("ZADD", r.Keys.Due, fmt.Sprint(at(2).UnixMilli()), retry)
+		r.entry("held", "", at(3), "key", "c-7")
+		r.Take("g", "worker", 1)
+		r.entry("new", "", at(3), "key", "c-7")
+		r.entry("foreign", "c-7", at(3), "h:key", "c-7")
+		r.letter("failed", "", "g", "max_attempts", "c-7", at(4), "key", "c-7")
+		r.letter("other", "", "g", "max_attempts", "c-7", at(4), "key", "c-8")
+		for i := range 50 { // so that a search by text scans the hash of payloads, and one by key that of metas
+			r.schedule(fmt.Sprint("plain-", i), "x", at(9), nil)
+		}
+		r.Do("HSET", r.Keys.Payload, "orphan", "c-7")
+		hits, _ := r.search(Filter{Key: "c-7"})
+		redistest.Want(t, "with the key", names(hits),
+			"dead failed g, pending held g, ready new, retrying again g, scheduled mine")
+		redistest.Want(t, "key of a hit", hits[0].Key, "c-7")
+		hits, _ = r.search(Filter{Key: "c-7", Text: "c-7"})
+		redistest.Want(t, "with the key and the text", names(hits), "scheduled mine")
+		hits, p := r.search(Filter{Text: "c-7", States: []lookup.State{lookup.StateScheduled}})
+		redistest.Want(t, "with the text", names(hits), "scheduled c-7, scheduled damaged, scheduled longer, "+
+			"scheduled mine, scheduled number, scheduled shorter")
+		redistest.Want(t, "members with a payload", p.Total, int64(57))
+	})
+}
+
+// Whoever types a whole ID into a search for the beginning of an ID gets that message first, before the queues are
+// scanned, and once.
+func TestTheExactIDIsFoundFirst(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		t.Parallel()
+		r := newRig(t, s)
+		r.grow(3)
+		for i := range 300 {
+			part := r.Part(i % 3)
+			part.Enqueue(lua.Item{ID: fmt.Sprint("order-42", i), When: lua.At(at(i))})
+		}
+		r.Part(2).Enqueue(lua.Item{ID: "order-42", When: lua.At(at(1))})
+		hits, _ := r.search(Filter{Prefix: "order-42"})
+		redistest.Want(t, "hits", len(hits), 301)
+		redistest.Want(t, "the first one", hits[0].ID, "order-42")
+		redistest.Want(t, "its partition", hits[0].Partition, 2)
+		hits, _ = r.search(Filter{Prefix: "order-42", Until: at(1)})
+		redistest.Want(t, "due before", names(hits), "scheduled order-420")
+		hits, _ = r.search(Filter{Prefix: "order-42", States: []lookup.State{lookup.StateDead}})
+		redistest.Want(t, "dead", len(hits), 0)
+	})
+}

@@ -187,7 +187,7 @@
   function goOn() {
     const {queue, phase} = document.getElementById('search-progress').dataset;
     for (const row of document.querySelectorAll('#hits tr')) {
-      if (!queue || row.dataset.queue === queue) row.remove();
+      if (!queue || row.dataset.queue >= queue) row.remove(); // an exact ID was found before its turn
     }
     const shown = document.querySelectorAll('#hits tr').length;
     startSearch(`&${new URLSearchParams({begin: queue, shown, as: phase})}`);

@@ -34,6 +34,7 @@ func (s *Search) Flags(cmd *cobra.Command, allowed []admin.State) {
 		"only in this state, or in several with commas: "+strings.Join(names, ", ")+"; may be repeated")
 	f.StringArrayVar(&s.Filter.IDs, "id", nil, "the message with this ID; may be repeated")
 	f.StringVar(&s.Filter.Prefix, "id-prefix", "", "messages whose ID begins with this text")
+	f.StringVar(&s.Filter.Key, "key", "", "messages with this ordering key")
 	f.Var(&s.headers, "header", "messages with this header; may be repeated")
 	f.StringVar(&s.Filter.Text, "text", "", "messages whose payload has this text, byte for byte")
 	f.StringVar(&s.Filter.Error, "error", "", "messages whose last error has this text")
@@ -50,7 +51,7 @@ func (s *Search) Flags(cmd *cobra.Command, allowed []admin.State) {
 // Selects reports whether a flag other than --state selects messages.
 func (s *Search) Selects() bool {
 	f := s.Filter
-	return len(f.IDs) > 0 || f.Prefix != "" || len(s.headers) > 0 || f.Text != "" || f.Error != "" || f.Group != "" ||
+	return len(f.IDs) > 0 || f.Prefix != "" || f.Key != "" || len(s.headers) > 0 || f.Text != "" || f.Error != "" || f.Group != "" ||
 		f.Reason != "" || !f.From.IsZero() || !f.Until.IsZero()
 }
 

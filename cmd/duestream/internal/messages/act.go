@@ -157,8 +157,8 @@ func actCommand(
 	})
 }
 
-// actWithConsent counts what an action would change, asks for consent, and carries out the action. If nothing would be
-// changed, nobody is asked, and the action is not carried out: what matches from now on stays.
+// actWithConsent counts the messages that an action would change, asks for consent, and carries out the action. If there
+// are none, it asks nobody and prints the count: messages that match from now on stay.
 func actWithConsent(
 	a *cli.App, o *actFlags, what admin.Action, done string, run actRun, ask func(n int64) error,
 ) error {
@@ -218,6 +218,9 @@ func act(a *cli.App, o *actFlags, what admin.Action, done string, run actRun) er
 
 func describeAct(a *cli.App, v actAnswer, what admin.Action, done string, now time.Time) {
 	text := fmt.Sprintf("%s %s", output.Done(done, v.DryRun), human.Thousands(v.Changed))
+	if v.Found == 0 {
+		text = "nothing matches: " + text
+	}
 	if !v.To.IsZero() {
 		text += ", due "
 		if what.Spread > 0 {
