@@ -380,3 +380,41 @@ func TestADryRunIsRefusedBesideAnOlderBridge(t *testing.T) {
 		}
 	}
 }
+
+// A dry run must count every message that matches, also one that became ready after the beginning: else its numbers do
+// not add up. The result must say where the changes are, and in which states the others are.
+func TestTheNumbersOfADryRunAddUp(t *testing.T) {
+	t.Parallel()
+	r := newActRig(t, redistest.Shared(t))
+	r.fill()
+	r.Do("XADD", r.Keys.Stream, fmt.Sprint(time.Now().Add(time.Hour).UnixMilli(), "-1"), "id", "new", "payload", "x",
+		"attempt", "1", "due_ms", "1000")
+	f := admin.SearchFilter{Queues: []string{r.Queue}}
+	res, err := r.Act(t.Context(), f, admin.Action{Kind: admin.ActReschedule, At: far(9)}, admin.ActOptions{DryRun: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	redistest.Want(t, "found", res.Found, res.Changed+res.Unchanged+res.Gone+res.Refused+res.Unfit)
+	redistest.Want(t, "changed in", fmt.Sprint(res.ChangedIn), fmt.Sprintf("map[%s:2]", r.Queue))
+	redistest.Want(t, "unfit in", fmt.Sprint(res.UnfitIn), "map[dead:1 pending:1 ready:2]")
+}
+
+// A key must select in each state. A message that got another key since it was found must be left alone.
+func TestActByKey(t *testing.T) {
+	t.Parallel()
+	r := newActRig(t, redistest.Shared(t))
+	for id, key := range map[string]string{"mine": "c-7", "changes": "c-7", "other": "c-70"} {
+		r.Enqueue(lua.Item{ID: id, When: lua.At(far(5)), Meta: fmt.Sprintf(`{"key":%q}`, key)})
+	}
+	f := admin.SearchFilter{Queues: []string{r.Queue}, Key: "c-7"}
+	found := false
+	o := admin.ActOptions{Load: 1, Progress: func(res admin.ActResult) {
+		if res.Found == 2 && !found { // the hits wait for their batch
+			found = true
+			r.Do("HSET", r.Keys.Meta, "changes", `{"key":"c-8"}`)
+		}
+	}}
+	res, err := r.Act(t.Context(), f, admin.Action{Kind: admin.ActReschedule, At: far(9)}, o)
+	want := "changed 1 unchanged 0 gone 1 refused 0 unfit 0 <nil>"
+	redistest.Want(t, "outcome", counts(res, err), want)
+}

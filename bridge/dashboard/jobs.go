@@ -42,6 +42,7 @@ type jobSpec struct {
 	queues []string // all queues that the job looks at or changes
 	verbs  []access.Verb
 	dryRun bool     // the job changes nothing
+	rate   float64  // at most so many changes per second; 0 = no limit
 	back   string   // the page where the viewer came from
 	notes  []string // sentences for the viewer about messages that the job leaves out
 
@@ -381,6 +382,7 @@ func (q *request) maySeeJob(j *job) bool {
 // jobView returns the state of a job for the viewer. What the job leaves out are queues that only its own token may
 // know.
 func (q *request) jobView(v jobView) jobView {
+	v.Zone = q.zone().String()
 	if v.Owner != q.grant.Name() && len(v.Notes) > 0 {
 		v.Notes, v.Next = nil, nil
 	}
@@ -413,6 +415,8 @@ type jobView struct {
 	ID, Name, Owner, About string
 	Queues, Notes          []string
 	DryRun, Running        bool
+	Limit                  float64 // changes per second; 0 = none
+	Zone                   string  // of the viewer
 	Began, Ended           time.Time
 	Counts                 jobCounts
 	Outcome                string // running, done, stopped, refused, ended or failed
@@ -426,7 +430,7 @@ func (j *job) view() jobView {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	v := jobView{ID: j.id, Name: j.title, About: j.about, Owner: j.owner, Queues: j.queues, Notes: j.notes,
-		DryRun:  j.dryRun,
+		DryRun: j.dryRun, Limit: j.rate,
 		Running: j.ended.IsZero(), Began: j.began, Ended: j.ended, Counts: j.counts, Back: j.back,
 		Next: j.next}
 	v.Page, _ = href("job", "job", j.id, "back", j.back) // the number of arguments is even
@@ -461,9 +465,13 @@ func (v jobView) Took() time.Duration {
 	return v.Ended.Sub(v.Began)
 }
 
-// PerSecond returns the changes per second.
+// PerSecond returns the changes per second. A job with a limit makes those of its first second at once, so at first the
+// mean is above the limit; then PerSecond returns the limit.
 func (v jobView) PerSecond() *float64 {
 	rate := float64(v.Counts.Changed) / max(v.Took().Seconds(), 0.001)
+	if v.Limit > 0 {
+		rate = min(rate, v.Limit)
+	}
 	return &rate
 }
 

@@ -45,8 +45,8 @@ var allStates = []admin.State{
 }
 
 // searchFields are the parameters of a search, as the address has them.
-var searchFields = []string{"q", "queue", "queues", "state", "id", "key", "header", "error", "text", "group", "reason", "from",
-	"until", "as"}
+var searchFields = []string{"q", "queue", "queues", "state", "id", "key", "header", "error", "text", "group", "reason",
+	"from", "until", "as"}
 
 // query is a search that a viewer asked for.
 type query struct {

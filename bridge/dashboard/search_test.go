@@ -142,7 +142,8 @@ func TestSearchFindsByEachField(t *testing.T) {
 	r.Take("closer", "host-7", 2)
 	at := time.Now().Add(48 * time.Hour).Truncate(time.Second)
 	r.schedule(r.Queue, "order-1", `{"tenant":"acme","total":12}`, bridge.Header("tenant", "acme"))
-	r.schedule(r.Queue, "order-2", `{"tenant":"other"}`, bridge.Header("tenant", "other"), bridge.At(at))
+	r.schedule(r.Queue, "order-2", `{"tenant":"other"}`, bridge.Header("tenant", "other"), bridge.At(at),
+		bridge.Key("c-7"))
 	r.schedule("mails", "mail-1", "order-1 is paid", bridge.Header("tenant", "acme"), bridge.Header("kind", "a=b c"))
 	if err := r.op.Register(t.Context(), r.Queue); err != nil {
 		t.Fatal(err)
@@ -161,6 +162,9 @@ func TestSearchFindsByEachField(t *testing.T) {
 		"header=tenant%3Dacme&queues=mai*":           "mails scheduled mail-1",
 		"queues=mails+" + r.Queue + "&id=mail":       "mails scheduled mail-1",
 		"id=order-2":                                 "Q scheduled order-2",
+		"key=c-7":                                    "Q scheduled order-2",
+		"key=c-":                                     "",
+		"header=tenant%3A+acme":                      "Q scheduled order-1, mails scheduled mail-1",
 		"text=total":                                 "Q scheduled order-1",
 		"error=refused":                              "Q dead dead-1",
 		"reason=handler":                             "Q dead dead-1",
@@ -236,7 +240,8 @@ func TestSearchKeepsToTheQueuesOfTheToken(t *testing.T) {
 		"queues=secret*": "queues", "queues=a%2Fb": "queues", "queues=shop.none": "queues", "state=asleep": "state",
 		"header=tenant": "header", "header=%3Da": "header", "header=a%3Db&header=a%3Dc": "header", "from=soon": "from",
 		"until=soon": "until", "from=2030-01-02T00:00&until=2030-01-01T00:00": "until", "as=name&q=a": "as",
-		"q=a&text=b": "text", "id=" + strings.Repeat("x", 300): "id", "text=" + strings.Repeat("x", 2000): "text",
+		"q=a&text=b": "text", "id=" + strings.Repeat("x", 300): "id", "key=" + strings.Repeat("x", 300): "key",
+		"text=" + strings.Repeat("x", 2000): "text",
 		"q=" + strings.Repeat("x", 2000): "q", "error=" + strings.Repeat("x", 2000): "error",
 	} {
 		status, text := v.get("search?" + query)

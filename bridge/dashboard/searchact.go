@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -137,7 +138,7 @@ func actOnFound(q *request) (done, error) {
 		return done{}, err
 	}
 	verbs := verbsOf(f.what.Kind)
-	spec := jobSpec{kind: string(f.what.Kind), verbs: verbs, dryRun: f.countsFirst() && !f.run,
+	spec := jobSpec{kind: string(f.what.Kind), verbs: verbs, rate: f.rate, dryRun: f.countsFirst() && !f.run,
 		back: "search?" + f.query.values.Encode(), next: q.nextForm(f)}
 	words := actionWords(f.what)
 	options := admin.ActOptions{Rate: f.rate, DryRun: spec.dryRun, Load: loadOfJob}
@@ -247,6 +248,40 @@ func countsOf(r admin.ActResult) jobCounts {
 	return jobCounts{Looked: r.Looked, Total: r.Total, Queue: r.Queue, Found: r.Found, Changed: r.Changed,
 		Unchanged: r.Unchanged, Gone: r.Gone, Refused: r.Refused, Unfit: r.Unfit, To: r.To,
 		ChangedIn: r.ChangedIn, UnfitIn: r.UnfitIn}
+}
+
+// mostListed is the greatest number of queues that the page of a job names.
+const mostListed = 12
+
+// queueCount is how many messages of a queue a job has changed.
+type queueCount struct {
+	Queue string
+	N     int64
+}
+
+// ByQueue returns the queues with the most changes, the most first.
+func (c jobCounts) ByQueue() (list []queueCount) {
+	for queue, n := range c.ChangedIn {
+		list = append(list, queueCount{queue, n})
+	}
+	slices.SortFunc(list, func(a, b queueCount) int {
+		return cmp.Or(cmp.Compare(b.N, a.N), strings.Compare(a.Queue, b.Queue))
+	})
+	return list[:min(len(list), mostListed)]
+}
+
+// MoreQueues returns in how many further queues the job has changed messages.
+func (c jobCounts) MoreQueues() int { return max(0, len(c.ChangedIn)-mostListed) }
+
+// UnfitWords tells the states that the change does not apply to: "180 ready, 15 dead".
+func (c jobCounts) UnfitWords() string {
+	var words []string
+	for _, state := range allStates {
+		if n := c.UnfitIn[state]; n > 0 {
+			words = append(words, number(n)+" "+string(state))
+		}
+	}
+	return strings.Join(words, ", ")
 }
 
 // exportFound sends what matches, or the chosen hits, as a file of one JSON object a line. It changes nothing.
