@@ -242,7 +242,7 @@ func TestSearchKeepsToTheQueuesOfTheToken(t *testing.T) {
 		"until=soon": "until", "from=2030-01-02T00:00&until=2030-01-01T00:00": "until", "as=name&q=a": "as",
 		"q=a&text=b": "text", "id=" + strings.Repeat("x", 300): "id", "key=" + strings.Repeat("x", 300): "key",
 		"text=" + strings.Repeat("x", 2000): "text",
-		"q=" + strings.Repeat("x", 2000): "q", "error=" + strings.Repeat("x", 2000): "error",
+		"q=" + strings.Repeat("x", 2000):    "q", "error=" + strings.Repeat("x", 2000): "error",
 	} {
 		status, text := v.get("search?" + query)
 		if status != http.StatusBadRequest && status != http.StatusNotFound || !strings.Contains(text, "#field-"+want) {
