@@ -51,8 +51,8 @@ func (s *Search) Flags(cmd *cobra.Command, allowed []admin.State) {
 // Selects reports whether a flag other than --state selects messages.
 func (s *Search) Selects() bool {
 	f := s.Filter
-	return len(f.IDs) > 0 || f.Prefix != "" || f.Key != "" || len(s.headers) > 0 || f.Text != "" || f.Error != "" || f.Group != "" ||
-		f.Reason != "" || !f.From.IsZero() || !f.Until.IsZero()
+	return len(f.IDs) > 0 || f.Prefix != "" || f.Key != "" || len(s.headers) > 0 || f.Text != "" || f.Error != "" ||
+		f.Group != "" || f.Reason != "" || !f.From.IsZero() || !f.Until.IsZero()
 }
 
 // Narrows reports whether a flag narrows the search, --state included.
