@@ -35,8 +35,8 @@ func (f Filter) validate() error {
 		errs = append(errs, lua.CheckID(id))
 	}
 	if f.Prefix != "" && lua.CheckID(f.Prefix) != nil {
-		errs = append(errs, lua.Invalid("prefix", f.Prefix, "must be the beginning of an ID: UTF-8 of at most %d bytes without "+
-			"control characters", lua.MaxIDBytes))
+		rule := "must be the beginning of an ID: UTF-8 of at most %d bytes without control characters"
+		errs = append(errs, lua.Invalid("prefix", f.Prefix, rule, lua.MaxIDBytes))
 	}
 	if f.Group != "" {
 		errs = append(errs, lua.CheckGroup(f.Group))
