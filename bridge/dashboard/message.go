@@ -39,8 +39,8 @@ const (
 	// maxFinds is the number of messages that are searched at the same time. Other requests wait.
 	maxFinds = 4
 
-	// idleRequests is the number of requests to Redis in a second that a page may cause while nothing changes.
-	idleRequests = 2
+	// idleShare is the time to the next look, for each request to Redis of the last one, while nothing changes.
+	idleShare = 750 * time.Millisecond
 )
 
 // messageState is the state of a message in Redis.
@@ -365,7 +365,7 @@ func (w *messageWatch) interval() time.Duration {
 	case w.last.IsCostly():
 		return costlyInterval
 	case w.isIdle:
-		return time.Duration(w.last.requests) * time.Second / idleRequests
+		return time.Duration(w.last.requests) * idleShare
 	}
 	return 0
 }

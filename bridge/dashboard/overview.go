@@ -81,16 +81,27 @@ func lookAtSystem(
 // in it in whole minutes: exact ages differ at each look, and then a page would never rest.
 func markOf(q admin.QueueSample) string {
 	var text strings.Builder
-	fmt.Fprintln(&text, q.Queue, q.Partitions, q.Err, q.Held, q.Flow, q.Scheduled, q.Overdue, q.Ready, q.ReadyApprox,
-		q.Entries, q.Dead, ratesOf(q), latenessOf(q), q.MoreGroups)
+	text.WriteString(contentsOf(q))
+	fmt.Fprintln(&text, latenessOf(q))
 	for _, g := range q.Groups {
-		fmt.Fprintln(&text, g.Name, g.Lag, g.LagApprox, g.Pending, g.Retrying, g.RetryingMore, g.Consumers, g.Alive,
-			g.AliveApprox, g.Holder, perSecond(g.Done))
+		fmt.Fprintln(&text, g.WaitingApprox)
 		for _, age := range []*admin.Millis{g.Waiting, g.OldestHeld} {
 			if age != nil {
 				fmt.Fprintln(&text, wholeMinutes(*age))
 			}
 		}
+	}
+	return text.String()
+}
+
+// contentsOf returns a text that is equal for two samples of a queue between which nothing happened. It has no ages.
+func contentsOf(q admin.QueueSample) string {
+	var text strings.Builder
+	fmt.Fprintln(&text, q.Queue, q.Partitions, q.Err, q.Held, q.Flow, q.Scheduled, q.Overdue, q.Ready, q.ReadyApprox,
+		q.Entries, q.Dead, ratesOf(q), q.MoreGroups)
+	for _, g := range q.Groups {
+		fmt.Fprintln(&text, g.Name, g.Lag, g.LagApprox, g.Pending, g.Retrying, g.RetryingMore, g.Consumers, g.Alive,
+			g.AliveApprox, g.Holder, perSecond(g.Done))
 	}
 	return text.String()
 }
@@ -178,15 +189,50 @@ type queueRow struct {
 	Pending, Retrying int64
 	Lateness          admin.Millis // between the due time and the time when a message becomes ready
 	Waiting           admin.Millis // the longest time that an entry has waited for a group to read it
+	WaitingApprox     bool         // it is a lower bound
+	Waits             bool         // an entry waits
+	RetryingMore      bool         // Retrying is a lower bound
 	Line              []int64
+}
+
+// workersSummary tells about the workers of the rows.
+type workersSummary struct {
+	Groups, Alive, Pending int64
+	Longest                *workerRow // the group with the delivery that is held for the longest time; nil = none is held
+}
+
+// Workers returns the summary of the workers.
+func (v overviewView) Workers() (s workersSummary) {
+	var longest admin.Millis
+	for _, row := range v.Rows {
+		for _, g := range row.Groups {
+			s.Groups++
+			s.Alive += g.Alive
+			s.Pending += g.Pending
+			if g.OldestHeld == nil || s.Longest != nil && *g.OldestHeld <= longest {
+				continue
+			}
+			longest = *g.OldestHeld
+			held := wholeMinutes(longest)
+			g.OldestHeld = &held
+			s.Longest = &workerRow{row.Queue, g}
+		}
+	}
+	return s
 }
 
 // totals are the sums of the rows.
 type totals struct {
 	Queues, Scheduled, Overdue, Ready, Pending, Retrying, Dead int64
 
+	ReadyApprox, RetryingMore bool // the sum is a lower bound
+
 	Filter string // of the page, for links that sort it
+	Hidden int    // queues that the filter hides
 }
+
+// AllQueues returns the number of queues that the viewer may see.
+func (t totals) AllQueues() int64 { return t.Queues + int64(t.Hidden) }
 
 // column is a column of the table, by which the rows can be sorted.
 type column struct {
@@ -229,7 +275,7 @@ func liveOverview(q *request) (*live, error) {
 // pieces returns the elements of the overview that change.
 func (v overviewView) pieces() []piece {
 	all := []piece{{"overview-totals", "overview-totals", v.Total}, {"overview-advice", "overview-advice", v.Advice},
-		{"overview-bridges", "overview-bridges", v}}
+		{"overview-workers", "overview-workers", v.Workers()}, {"overview-bridges", "overview-bridges", v}}
 	for _, row := range v.Rows {
 		all = append(all, piece{"queue-" + row.Queue, "overview-row", row})
 	}
@@ -265,7 +311,9 @@ func (q *request) overview(s systemSample) overviewView {
 		for _, g := range one.Groups {
 			row.Pending += g.Pending
 			row.Retrying += g.Retrying
+			row.RetryingMore = row.RetryingMore || g.RetryingMore
 			if g.Waiting != nil {
+				row.Waits, row.WaitingApprox = true, row.WaitingApprox || g.WaitingApprox
 				row.Waiting = max(row.Waiting, wholeMinutes(*g.Waiting))
 			}
 		}
@@ -276,6 +324,7 @@ func (q *request) overview(s systemSample) overviewView {
 		v.Rows = append(v.Rows, row)
 		v.Total.add(row)
 	}
+	v.Total.Hidden = v.Hidden
 	sortRows(v.Rows, v.Sort, v.Down)
 	return v
 }
@@ -288,6 +337,8 @@ func (t *totals) add(r queueRow) {
 	t.Pending += r.Pending
 	t.Retrying += r.Retrying
 	t.Dead += r.Dead
+	t.ReadyApprox = t.ReadyApprox || r.ReadyApprox
+	t.RetryingMore = t.RetryingMore || r.RetryingMore
 }
 
 // sortRows sorts by a column, and by name within the same value. A column that does not exist means the name.

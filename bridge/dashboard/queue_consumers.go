@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -14,6 +15,8 @@ const (
 	heldOfEach = 20  // of each group, if all groups are shown
 	heldOfOne  = 200 // of one group
 	heldGroups = 20  // groups whose entries are listed
+
+	consumersListed = 500 // those that hold most, if there are more
 )
 
 // consumersView is the data of the tab.
@@ -22,6 +25,8 @@ type consumersView struct {
 	Group     string // of the address; "" = all
 	Consumer  string // of the address; "" = all
 	Consumers []admin.Consumer
+	Hidden    int      // consumers that are not listed
+	Names     []string // of the groups; at least one
 	Held      []heldGroup
 	Given     bool        // the server tells when a consumer was last given an entry
 	Of        *queueGroup // figures of the group of the address
@@ -40,10 +45,12 @@ func (h heldGroup) More() bool { return h.Total > int64(len(h.Entries)) }
 func showConsumers(q *request, state queueState) (any, error) {
 	v := consumersView{Group: q.query.Get("group"), Consumer: q.query.Get("consumer")}
 	for i, g := range state.Groups {
+		v.Names = append(v.Names, g.Name)
 		if g.Name == v.Group {
 			v.Of = &state.Groups[i]
 		}
 	}
+	v.Names = append(v.Names, "mailer") // an example, if there is no group
 	if v.Group != "" {
 		if err := q.op.CheckGroup(q.ctx, q.queue(), v.Group); err != nil {
 			return nil, err
@@ -64,6 +71,7 @@ func showConsumers(q *request, state queueState) (any, error) {
 	if v.Group != "" {
 		limit = heldOfOne
 	}
+	v.hide(consumersListed)
 	for _, c := range v.Consumers {
 		isListed := slices.ContainsFunc(v.Held, func(h heldGroup) bool { return h.Group == c.Group })
 		if c.Pending == 0 || isListed || len(v.Held) == heldGroups {
@@ -80,4 +88,28 @@ func showConsumers(q *request, state queueState) (any, error) {
 		v.Held = append(v.Held, held)
 	}
 	return v, nil
+}
+
+// hide keeps the consumers that hold most entries, at most a number of them, in their order.
+func (v *consumersView) hide(most int) {
+	v.Hidden = max(0, len(v.Consumers)-most)
+	if v.Hidden == 0 {
+		return
+	}
+	busiest := slices.Clone(v.Consumers)
+	slices.SortStableFunc(busiest, func(a, b admin.Consumer) int { return cmp.Compare(b.Pending, a.Pending) })
+	least := busiest[most-1].Pending
+	more := 0 // consumers that hold as many as the last one that is kept, and are kept
+	for _, c := range busiest[:most] {
+		if c.Pending == least {
+			more++
+		}
+	}
+	v.Consumers = slices.DeleteFunc(v.Consumers, func(c admin.Consumer) bool {
+		if c.Pending == least {
+			more--
+			return more < 0
+		}
+		return c.Pending < least
+	})
 }

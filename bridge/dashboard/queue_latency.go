@@ -40,10 +40,15 @@ func showLatency(q *request, _ queueState) (any, error) {
 	v := latencyView{Latencies: l}
 	v.add("From due to ready", "How late messages and retries became ready.", l.Late)
 	for _, g := range l.Groups {
-		v.add("From ready to start, group "+g.Name,
-			"Only of deliveries that failed, were snoozed or were given back: acknowledgements do not record the start.",
-			g.Start)
-		v.add("From ready to done, group "+g.Name, "Until the message was acknowledged.", g.Done)
+		done := "Until the message was acknowledged."
+		if g.Start.Count == 0 {
+			done += " No start of a delivery is recorded: acknowledgements do not tell it."
+		} else {
+			v.add("From ready to start, group "+visible(g.Name),
+				"Of deliveries that failed, were snoozed or were given back: acknowledgements do not tell the start.",
+				g.Start)
+		}
+		v.add("From ready to done, group "+visible(g.Name), done, g.Done)
 	}
 	return v, nil
 }

@@ -39,6 +39,27 @@ func (s queueState) Waits() *queueGroup {
 	return slowest
 }
 
+// Pending returns how many entries the consumers of all groups hold.
+func (s queueState) Pending() (n int64) {
+	for _, g := range s.Groups {
+		n += g.Pending
+	}
+	return n
+}
+
+// Retrying returns how many retries of all groups wait.
+func (s queueState) Retrying() (n int64) {
+	for _, g := range s.Groups {
+		n += g.Retrying
+	}
+	return n
+}
+
+// RetryingMore reports whether Retrying is a lower bound.
+func (s queueState) RetryingMore() bool {
+	return slices.ContainsFunc(s.Groups, func(g queueGroup) bool { return g.RetryingMore })
+}
+
 // IsSlow reports whether the group's entries have waited for long.
 func (g queueGroup) IsSlow() bool { return g.Waiting != nil && time.Duration(*g.Waiting) > slowWaiting }
 
@@ -53,7 +74,7 @@ type queueGroup struct {
 // Times between two readings of the figures that cost more.
 const (
 	fullEvery  = 30 * time.Second
-	quietEvery = time.Minute // while nothing happens
+	quietEvery = time.Minute // while nothing happens, at least
 	fullShare  = 20          // a reading that takes long is repeated after this multiple of its duration
 
 	// firstParts is the number of partitions up to which each look that sees a change reads the first member of the
@@ -77,11 +98,12 @@ type queueReader struct {
 
 	began    time.Time // first look
 	lookedAt time.Time // last look
-	sample   string    // mark of the last sample
+	contents string    // of the last sample
 	moved    bool      // whether a look saw a change since fullAt
 	full     admin.QueueStats
 	fullAt   time.Time
 	fullNext time.Time
+	fullTook time.Duration
 	first    []admin.Due
 	line     []int64
 	series   queueSeries
@@ -99,9 +121,9 @@ func (r *queueReader) look(ctx context.Context) (sample, error) {
 	if s.Gone, err = r.isGone(ctx, s.Now); err != nil || s.Gone {
 		return sample{value: s, mark: "gone"}, err
 	}
-	mark := markOf(s.Now)
-	changed := mark != r.sample
-	r.sample, r.moved = mark, r.moved || changed
+	contents := contentsOf(s.Now)
+	changed := contents != r.contents
+	r.contents, r.moved = contents, r.moved || changed
 	if s.Now.Err == nil { // else a key has another type, and Now.Err tells it
 		if err := r.read(ctx, s.Now.Partitions, changed); err != nil {
 			return sample{}, err
@@ -170,8 +192,8 @@ func (s queueState) mark() string {
 // or if a viewer has changed something since.
 func (r *queueReader) read(ctx context.Context, partitions int, changed bool) error {
 	begun := time.Now()
-	isTime := begun.After(r.fullNext) && (r.moved || begun.Sub(r.fullAt) > quietEvery)
-	isTime = isTime || r.hub.lastChange(r.queue).After(r.fullAt)
+	isTime := begun.After(r.fullNext) && (r.moved || begun.Sub(r.fullAt) > r.quiet())
+	isTime = isTime || r.hub.lastChange(r.queue).After(r.fullAt) && begun.Sub(r.fullAt) > fullShare*r.fullTook
 	if isTime || changed && partitions <= firstParts {
 		peeked, err := r.op.Peek(ctx, r.queue, 1, false)
 		if err != nil {
@@ -186,9 +208,16 @@ func (r *queueReader) read(ctx context.Context, partitions int, changed bool) er
 	if err != nil {
 		return err
 	}
-	r.full, r.fullAt, r.moved = full, begun, false
-	r.fullNext = time.Now().Add(max(fullEvery, fullShare*time.Since(begun)))
+	r.full, r.fullAt, r.fullTook, r.moved = full, begun, time.Since(begun), false
+	r.fullNext = time.Now().Add(max(fullEvery, fullShare*r.fullTook))
 	return nil
+}
+
+// quiet returns the time between two readings of the expensive figures while nothing happens. Such a reading sends
+// about 40 commands for each partition, and three for each of its groups, and may send one a second.
+func (r *queueReader) quiet() time.Duration {
+	commands := r.full.Partitions * (40 + 3*len(r.full.Groups))
+	return max(quietEvery, time.Duration(commands)*time.Second)
 }
 
 // groupsOf joins the two readings of the groups.

@@ -142,13 +142,13 @@ func (q *request) settingRow(f admin.SettingInForce, partitions int) settingRow 
 	}
 	switch f.Kind {
 	case policy.Duration:
-		row.Unit = "duration"
+		row.Unit = "a duration, such as 30s or 7d"
 	case policy.Delays:
-		row.Unit = "durations"
+		row.Unit = "durations, such as 1m,3m,5m"
 	case policy.Rate:
-		row.Unit = "per s, m or h"
+		row.Unit = "a rate, such as 5/s, 100/m or 1000/h"
 	case policy.Count:
-		row.Unit = "number"
+		row.Unit = "a whole number"
 	}
 	if f.Stored != "" {
 		_, err := f.ParseStored(f.Stored)
@@ -197,7 +197,7 @@ func shown(s policy.Setting, v policy.Value) string {
 	case text == "" && s.Kind == policy.Word:
 		return s.Words[0]
 	case s.Zero != "" && len(s.Zero) <= maxZero && v == policy.Value{}:
-		return "0: " + s.Zero
+		return "0 (" + s.Zero + ")"
 	case text == "":
 		return "0"
 	}
@@ -351,6 +351,11 @@ func sourceText(s policy.Source) string {
 		policy.FromGroup: "of the group", policy.FromQueue: "of the queue", policy.FromDefaults: "default of all queues",
 		policy.FromBuiltIn: "built in",
 	}[s]
+}
+
+// Alias returns the word of the pages for a setting whose name in commands is another one; "" = it is the same.
+func (r settingRow) Alias() string {
+	return map[string]string{admin.SettingHeld: "paused", admin.SettingHeldWorkers: "workers paused"}[r.Name]
 }
 
 // Source returns the level of the value in force in words.

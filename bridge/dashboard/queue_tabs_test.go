@@ -3,11 +3,13 @@ package dashboard
 import (
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/integration/redistest"
 )
 
@@ -196,4 +198,21 @@ func TestDaysAndMonthsAreThoseOfTheZone(t *testing.T) {
 	contains(t, text, "Sun 26 Oct 02:00 CEST: 1 message", "Sun 26 Oct 02:00 CET: 1 message")
 	_, text = v.get("queue?queue=" + r.Queue + "&tab=due&by=hour&from=2031-10-26T01:40:00Z")
 	contains(t, text, "from=2031-10-26T01%3A00%3A00Z", "Sun 26 Oct 02:00: 1 message")
+}
+
+// With many consumers the tab must list those that hold most, and say how many it leaves out.
+func TestTheTabOfConsumersIsBounded(t *testing.T) {
+	t.Parallel()
+	v := consumersView{Consumers: make([]admin.Consumer, 1000)}
+	for i := range v.Consumers {
+		v.Consumers[i] = admin.Consumer{Consumer: strconv.Itoa(i), Pending: int64(i / 300)}
+	}
+	v.hide(500)
+	redistest.Want(t, "listed", len(v.Consumers), 500)
+	redistest.Want(t, "hidden", v.Hidden, 500)
+	redistest.Want(t, "first", v.Consumers[0].Consumer, "300") // the first ones of those that hold one
+	redistest.Want(t, "last", v.Consumers[499].Consumer, "999")
+	v = consumersView{Consumers: make([]admin.Consumer, 500)}
+	v.hide(500)
+	redistest.Want(t, "listed of 500", len(v.Consumers), 500)
 }

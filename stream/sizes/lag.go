@@ -17,6 +17,7 @@ type groupLag struct {
 	entries int64
 	approx  bool
 	since   time.Time // when the oldest of the entries was added, or later; zero: there is none, or it is unknown
+	later   bool      // since may be later
 }
 
 // Bounds of one walk through a stream.
@@ -41,7 +42,7 @@ func (r *reader) lags(ctx context.Context, p *partition) ([]groupLag, error) {
 		approx = approx || lags[i].approx
 	}
 	if r.depth == glance {
-		r.noteBacklogs(p, lags)
+		r.noteBacklogs(ctx, p, lags)
 		return lags, nil
 	}
 	if approx && p.Entries <= shortStream && r.lagCounts > 0 {
@@ -144,7 +145,7 @@ func countLags(ctx context.Context, c rueidis.Client, key string, s view.StreamI
 		bytes += view.EntrySize(low) + view.EntrySize(high)
 	}
 	for i := range uncounted { // the last passed entry is in the backlog, but an older one may be, too
-		lags[i].since = passedDown
+		lags[i].since, lags[i].later = passedDown, true
 	}
 	return lags, nil
 }

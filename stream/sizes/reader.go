@@ -45,6 +45,8 @@ type budget struct {
 	newestBytes int // glance: bytes of newest entries and dead letters
 	letterBytes int // scrape: bytes of dead letters
 	unreadBytes int // scrape: bytes of the oldest undelivered entries
+	oldestAsks  int // glance: oldest undelivered entries
+	oldestBytes int // glance: their bytes
 	lagCounts   int // scrape: streams whose entries are counted, because the server does not tell the lag of a group
 	scans       int // scrape: steps of ZSCAN after the first one
 }

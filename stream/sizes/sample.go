@@ -34,8 +34,8 @@ type QueueRates struct {
 	Done *float64 `json:"done"` // deleted from the stream, because every group was done with them
 }
 
-// GroupSample is a Watcher's view of a group. Waiting is a lower bound: the Watcher sees only the newest
-// entries, and whether the group advances between looks. Retrying is the number of the group's retries among the 100
+// GroupSample is a Watcher's view of a group. If WaitingApprox is set, Waiting is a lower bound: many groups have a
+// backlog, and their oldest entries are read in turns. Retrying is the number of the group's retries among the 100
 // members of each partition that are due next; RetryingMore means that the schedule is longer.
 type GroupSample struct {
 	GroupSizes

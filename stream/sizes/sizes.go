@@ -63,10 +63,12 @@ type GroupSizes struct {
 	Lag       int64 `json:"lag"`
 	LagApprox bool  `json:"lag_approx,omitempty"`
 
-	// Waiting is how long the oldest entry of the lag has waited: a lower bound; nil: no entry waits. Unread is how
-	// long entries have waited while no consumer of the group read. Both are of the partition where they are longest.
-	Waiting *view.Millis `json:"waiting_ms,omitempty"`
-	Unread  *view.Millis `json:"unread_ms,omitempty"`
+	// Waiting is how long the oldest entry of the lag has waited; nil: no entry waits. WaitingApprox: it is a lower
+	// bound. Unread is how long entries have waited while no consumer of the group read. Both are of the partition
+	// where they are longest.
+	Waiting       *view.Millis `json:"waiting_ms,omitempty"`
+	WaitingApprox bool         `json:"waiting_approx,omitempty"`
+	Unread        *view.Millis `json:"unread_ms,omitempty"`
 
 	Pending     int64         `json:"pending"`
 	OldestEntry *PendingEntry `json:"-"` // the oldest pending entry, not the longest idle one
@@ -180,6 +182,7 @@ func (g *GroupSizes) add(other *GroupSizes) {
 	g.Lag += other.Lag
 	g.LagApprox = g.LagApprox || other.LagApprox
 	g.Waiting, g.Unread = longest(g.Waiting, other.Waiting), longest(g.Unread, other.Unread)
+	g.WaitingApprox = g.WaitingApprox || other.WaitingApprox
 	g.Pending += other.Pending
 	if other.OldestEntry != nil && (g.OldestEntry == nil || comparePending(*other.OldestEntry, *g.OldestEntry) < 0) {
 		g.OldestEntry = other.OldestEntry

@@ -1,9 +1,13 @@
 package sizes
 
 import (
+	"context"
 	"time"
 
+	"github.com/redis/rueidis"
+
 	"github.com/duestream/duestream/internal/view"
+	"github.com/duestream/duestream/lua"
 )
 
 // This file measures for how long no message was drained and no entry was read. The two times tell a queue that stands
@@ -48,36 +52,81 @@ func (g *GroupSizes) noteWaiting(now time.Time, lag groupLag, consumers []view.C
 	if g.manyConsumers > 0 { // the consumers were not read, because there are too many: assume that one reads
 		unread = 0
 	}
-	g.Waiting, g.Unread = &waiting, &unread
+	g.Waiting, g.WaitingApprox, g.Unread = &waiting, lag.later, &unread
 }
 
-// backlogSeen tells when a Watcher first saw the present backlog of a group.
+// backlogSeen tells since when an entry of the present backlog of a group waits.
 type backlogSeen struct {
 	last  view.EntryID // the last entry delivered to the group
-	since time.Time    // time of the first look that saw entries after last
+	since time.Time    // when the oldest entry of the backlog was added, or later
+	exact bool         // not later
 }
 
-// noteBacklogs sets, for each group with a backlog, the time since which an entry has waited. The time is the earlier
-// of two: the first look that saw the group at its present position, and the oldest entry after that position among the
-// newest entries. It sends no command.
-func (r *reader) noteBacklogs(p *partition, lags []groupLag) {
+// Bounds of the entries that one glance reads for the ages of backlogs.
+const (
+	oldestAsks  = 16
+	oldestBytes = 1 << 20
+)
+
+// noteBacklogs sets, for each group with a backlog, the time since which its oldest entry has waited. It takes the time
+// from the newest entries, if these reach back to the position of the group. Otherwise it reads the oldest entry, once
+// for each position of the group. A glance reads only a few entries for this. Until a group has its turn, the time is
+// that of the first look that saw the group at its position, or of an entry that was added before.
+func (r *reader) noteBacklogs(ctx context.Context, p *partition, lags []groupLag) {
 	cache := r.cacheOf(p)
 	seenBefore := cache.backlogs
 	cache.backlogs = map[string]backlogSeen{}
+	size := max(cache.entrySize, 1)
+	oldest := make([][]rueidis.XRangeSlice, len(p.infos))
+	var questions [][]view.Question
 	for i, g := range p.infos {
 		if lags[i].entries == 0 {
 			continue
 		}
-		since := r.now
-		if backlog, seen := seenBefore[g.Name]; seen && backlog.last == g.Last {
-			since = backlog.since
+		one := backlogSeen{last: g.Last, since: r.now}
+		if before, seen := seenBefore[g.Name]; seen && before.last == g.Last {
+			one = before
 		}
-		cache.backlogs[g.Name] = backlogSeen{g.Last, since}
-		for _, one := range p.glanced.Newest {
-			if id, err := view.ParseEntryID(one.ID); err == nil && id.Compare(g.Last) > 0 && id.Time().Before(since) {
-				since = id.Time()
-			}
+		if !one.exact {
+			one.noteNewest(p.glanced.Newest, p.Entries)
 		}
-		lags[i].since = since
+		if !one.exact && r.oldestAsks > 0 && r.oldestBytes >= size {
+			r.oldestAsks--
+			r.oldestBytes -= size
+			next := r.c.B().Xrange().Key(p.keys.Stream).Start("(" + g.Last.String()).End("+").Count(1).Build()
+			questions = append(questions, []view.Question{view.Entries(next, &oldest[i])})
+		}
+		cache.backlogs[g.Name] = one
+	}
+	if len(questions) > 0 {
+		call, cancel := context.WithTimeout(ctx, glanceTimeout)
+		_ = view.AskEach(call, r.c, questions...) // a time that cannot be read stays a later one
+		cancel()
+	}
+	for i, g := range p.infos {
+		one, known := cache.backlogs[g.Name]
+		if !known {
+			continue
+		}
+		if len(oldest[i]) > 0 {
+			one.since, one.exact = lua.EntryTime(oldest[i][0].ID), true
+			cache.backlogs[g.Name] = one
+		}
+		lags[i].since, lags[i].later = one.since, !one.exact
+	}
+}
+
+// noteNewest takes over the time of the oldest entry of the backlog among the newest entries of a stream.
+func (b *backlogSeen) noteNewest(newest []lua.GlancedEntry, entries int64) {
+	b.exact = len(newest) > 0 && int64(len(newest)) == entries // the whole stream
+	for _, one := range newest {
+		id, err := view.ParseEntryID(one.ID)
+		switch {
+		case err != nil:
+		case id.Compare(b.last) <= 0: // the backlog begins after it
+			b.exact = true
+		case id.Time().Before(b.since):
+			b.since = id.Time()
+		}
 	}
 }
