@@ -83,6 +83,9 @@ func (h hash) add(ctx context.Context, d digest, t Token) error {
 	if err := t.Check(); err != nil {
 		return err
 	}
+	if strings.HasPrefix(t.Name, SecretPrefix) { // a password manager may fill a secret into the field of the name
+		return &lua.InvalidError{Field: "token", Value: SecretPrefix + "…", Rule: "must be a name, and not a secret"}
+	}
 	return h.change(ctx, func(all []Stored, now time.Time) (string, Token, error) {
 		if t.expired(now) {
 			return "", t, lua.Invalid("expires", t.Expires.UTC().Format(time.RFC3339), "must be in the future, and it is %s",

@@ -235,3 +235,14 @@ func TestAnEmptyNameRemovesNoToken(t *testing.T) {
 		t.Errorf("by its digest: %v", err)
 	}
 }
+
+// A secret that somebody gives as the name of a token must be refused, and must not be in the error.
+func TestASecretIsNoName(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	secret, _ := newSecret()
+	_, err := Add(t.Context(), r.client, r.prefix, Token{Name: secret, Verbs: []Verb{Inspect}, Queues: []string{"*"}})
+	if !errors.Is(err, lua.ErrInvalid) || strings.Contains(err.Error(), secret) {
+		t.Error(err)
+	}
+}

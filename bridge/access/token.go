@@ -91,8 +91,8 @@ var (
 // them a letter or a digit.
 func CheckName(name string) error {
 	if len(name) > MaxNameBytes || !tokenName.MatchString(name) {
-		return lua.Invalid("token", name, "must be 1 to %d characters of A-Z a-z 0-9 . _ : @ / -, the first a letter or a digit",
-			MaxNameBytes)
+		return lua.Invalid("token", name,
+			"must be 1 to %d characters of A-Z a-z 0-9 . _ : @ / -, the first a letter or a digit", MaxNameBytes)
 	}
 	return nil
 }
@@ -222,6 +222,9 @@ func (g *Grant) Name() string { return g.token.Name }
 
 // Expires returns when the token stops working, or the zero time if it never does.
 func (g *Grant) Expires() time.Time { return g.token.Expires }
+
+// Rate returns the token's rate; "" if it has none.
+func (g *Grant) Rate() lua.Rate { return g.token.Rate }
 
 // Queues returns the patterns of the queues that the token is for.
 func (g *Grant) Queues() []string { return slices.Clone(g.token.Queues) }

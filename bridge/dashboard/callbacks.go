@@ -48,6 +48,22 @@ type callbacksView struct {
 	Unread  string           // why the list of targets cannot be shown beside the key; "" = it is shown
 	Faulty  []unreadQueue    // queues whose targets cannot be read
 	IsTyped bool             // the form was sent with a fault, and shows what was typed
+	samples []admin.QueueSample
+}
+
+// Backlog returns the figures of a target's group; nil if they are not known.
+func (v callbacksView) Backlog(queue, group string) *admin.GroupSample {
+	for _, sample := range v.samples {
+		if sample.Queue != queue {
+			continue
+		}
+		for i := range sample.Groups {
+			if sample.Groups[i].Name == group {
+				return &sample.Groups[i]
+			}
+		}
+	}
+	return nil
 }
 
 // shownTargets is the greatest number of rows of the page.
@@ -99,10 +115,22 @@ func (q *request) readTargets(v *callbacksView) error {
 	if v.IsTyped {
 		v.Version = q.query.Get("version")
 	}
+	if len(v.Targets) > 0 { // the page is of use without the figures
+		v.samples, _ = q.samplesOf()
+	}
 	if len(v.Targets) > shownTargets {
 		v.Targets, v.More = v.Targets[:shownTargets], len(v.Targets)-shownTargets
 	}
 	return nil
+}
+
+// samplesOf returns the last samples of all queues, which the overview shares.
+func (q *request) samplesOf() ([]admin.QueueSample, error) {
+	value, err := q.sample(q.liveSystem("", nil))
+	if err != nil {
+		return nil, err
+	}
+	return value.(systemSample).queues, nil
 }
 
 // storedTarget returns the target of a group; nil if it has none.

@@ -271,3 +271,21 @@ func TestTheFirstQueueMayHaveARecurrenceAndATarget(t *testing.T) {
 		t.Errorf("targets: %v, %v", targets, err)
 	}
 }
+
+// The page must tell how many messages wait for a target, because its settings are valid also while it is down.
+func TestCallbacksTellWhatWaits(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t), nil)
+	r.Groups("partner")
+	if err := r.op.Register(t.Context(), r.Queue); err != nil {
+		t.Fatal(err)
+	}
+	v := r.viewer(operate, "*")
+	v.post("do-set-callback", url.Values{"queue": {r.Queue}, "group": {"partner"}, "url": {"https://example.com/"}})
+	for range 17 {
+		if _, err := r.client.Schedule(t.Context(), r.Queue, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	v.eventuallyShows("callbacks", `<data value="17">`)
+}

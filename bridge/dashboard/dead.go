@@ -13,6 +13,7 @@ import (
 	"github.com/duestream/duestream/bridge/access"
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/internal/written"
+	"github.com/duestream/duestream/lua"
 )
 
 // This file holds the page that tells what failed and why.
@@ -73,6 +74,24 @@ func (r deadRow) Letters() string {
 	}
 	return lettersAddress("dead-letters", r.Queue, f)
 }
+
+// reasonTexts say in words why a message is dead.
+var reasonTexts = map[string]string{
+	lua.ReasonMaxAttempts:       "every attempt failed",
+	lua.ReasonMaxSnoozes:        "its handler snoozed it too often",
+	lua.ReasonCrashes:           "its worker died at too many attempts",
+	lua.ReasonDeadLetter:        "its handler gave it up",
+	lua.ReasonRetryFor:          "it was too old for another attempt",
+	lua.ReasonHandlerTimeout:    "its handler took too long at the last attempt",
+	lua.ReasonVisibilityTimeout: "no worker finished it in time",
+	lua.ReasonExpired:           "it expired",
+	lua.ReasonGroupGone:         "its group does not exist",
+	lua.ReasonMalformed:         "it cannot be delivered as it is",
+	lua.ReasonBodyLost:          "somebody deleted its entry",
+}
+
+// reasonText says in words why a message is dead; "" for a reason of another program.
+func reasonText(reason string) string { return reasonTexts[reason] }
 
 // trendBar is a bar of the trend.
 type trendBar struct{ X, Y, Height int }
@@ -156,7 +175,8 @@ func (q *request) deadView(s deadState) deadView {
 		}
 	}
 	for i := range v.Rows {
-		v.Rows[i].Share = int64(v.Rows[i].Count) * 100 / int64(max(v.Looked, 1))
+		looked := int64(max(v.Looked, 1))
+		v.Rows[i].Share = (int64(v.Rows[i].Count)*100 + looked/2) / looked
 	}
 	sortDeadRows(v.Rows, v.Sort)
 	if len(v.Rows) > shownGroups {

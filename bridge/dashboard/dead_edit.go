@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/url"
 	"slices"
 	"strings"
 	"unicode"
@@ -127,7 +128,8 @@ func checkEdited(old, new []byte) error {
 	if !isTree || json.Valid(new) {
 		return nil
 	}
-	return lua.Invalid("payload", cut(string(new), 40), "must be JSON, because it was: %s", jsonProblem(new))
+	return &lua.InvalidError{Field: "payload", Value: "the text", // not quoted: its fields stand in the form
+		Rule: "must be JSON, because it was: " + jsonProblem(new)}
 }
 
 // jsonProblem tells where a text stops being JSON.
@@ -180,7 +182,11 @@ func redriveEdited(q *request) (done, error) {
 	if err != nil {
 		return done{}, err
 	}
-	return done{notice: redriveWords(result, o), page: q.backToLetters()}, nil
+	page := q.backToLetters()
+	if result.Scheduled == 1 && lua.CheckID(l.ID) == nil { // the list has the letter no more
+		page = "message?" + url.Values{"queue": {q.queue()}, "id": {l.ID}}.Encode()
+	}
+	return done{notice: redriveWords(result, o), page: page}, nil
 }
 
 func newEditPreview(l admin.Letter, payload []byte, headers map[string]string) *editPreview {

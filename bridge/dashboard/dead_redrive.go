@@ -173,6 +173,9 @@ func (q *request) redriveOptions() (o admin.RedriveOptions, err error) {
 	return o, errors.Join(errs[:]...)
 }
 
+// slowestRedrive is the least number per second: a job with a lower rate would keep its place for ever.
+const slowestRedrive = 0.01
+
 // formRate returns a number per second from a field of the form; empty = 0.
 func (q *request) formRate(name string) (float64, error) {
 	text := strings.TrimSpace(q.query.Get(name))
@@ -180,9 +183,9 @@ func (q *request) formRate(name string) (float64, error) {
 		return 0, nil
 	}
 	rate, err := strconv.ParseFloat(text, 64)
-	if err != nil || !(rate > 0) || rate > lua.MaxBurst { // a rate of 0 would mean no limit
+	if err != nil || !(rate >= slowestRedrive) || rate > lua.MaxBurst { // a rate of 0 would mean no limit
 		return 0, inField(name, lua.Invalid(name, text,
-			"must be a number of letters per second, above 0 and at most %d; empty = no limit", int64(lua.MaxBurst)))
+			"must be a number of letters per second, between %v and %d; empty = no limit", slowestRedrive, int64(lua.MaxBurst)))
 	}
 	return rate, nil
 }

@@ -556,7 +556,7 @@ func TestLettersAreChangedAtTheTypedRateByOperatorsAlone(t *testing.T) {
 	r := newRig(t, redistest.Shared(t), nil)
 	defer r.rendered()
 	r.Kill("mail", lua.ReasonMaxAttempts, "broken", "a")
-	for _, rate := range []string{"0", "-1", "NaN", "1e300"} {
+	for _, rate := range []string{"0", "-1", "NaN", "1e300", "1e-300"} {
 		status, text := r.viewer(operate, r.Queue).post("do-dead-redrive", url.Values{"queue": {r.Queue}, "rate": {rate}})
 		redistest.Want(t, "rate "+rate, status, http.StatusBadRequest)
 		contains(t, text, `id="fault-rate"`)
@@ -604,4 +604,22 @@ func TestAPlainValueNeedNotStayJSON(t *testing.T) {
 		"{}": true, " [1]": true} {
 		redistest.Want(t, old, checkEdited([]byte(old), []byte("order-42")) != nil, isChecked)
 	}
+}
+
+// Each reason must be told in words, and shares must be rounded.
+func TestReasonsAreToldInWords(t *testing.T) {
+	t.Parallel()
+	for _, reason := range lua.Reasons() {
+		if reasonText(reason) == "" {
+			t.Errorf("%s has no words", reason)
+		}
+	}
+	r := newRig(t, redistest.Shared(t), nil)
+	if err := r.op.Register(t.Context(), r.Queue); err != nil {
+		t.Fatal(err)
+	}
+	r.Kill("mail", lua.ReasonDeadLetter, "one", "a", "b")
+	r.Kill("mail", lua.ReasonDeadLetter, "other", "c")
+	_, text := r.viewer(inspect, "*").get("dead")
+	contains(t, text, "67 %", "33 %", "its handler gave it up")
 }

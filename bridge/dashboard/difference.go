@@ -11,15 +11,15 @@ import (
 
 // diffLine is a line of a difference.
 type diffLine struct {
-	Kind string // "same", "old", "new", or "gap" for equal lines that are left out
+	Kind string // "same", "old", "new", or "gap" for lines that are left out
 	Text string
 }
 
 // Bounds of a difference.
 const (
-	diffContext = 3         // equal lines beside a change
-	diffCells   = 1_000_000 // of the table of common lines, 4 bytes each; larger texts are shown as replaced
-	diffWidth   = 600       // bytes of a line
+	diffContext = 3    // equal lines beside a change
+	diffLines   = 1000 // of each text, between the first and the last line that differs
+	diffWidth   = 600  // bytes of a line
 )
 
 // Mark returns the sign of the line.
@@ -46,17 +46,30 @@ func difference(old, new string) []diffLine {
 	for end < len(a)-start && end < len(b)-start && a[len(a)-1-end] == b[len(b)-1-end] {
 		end++
 	}
+	before, after := a[:start], a[len(a)-end:]
 	var all []diffLine
-	add := func(kind string, lines []string) {
-		for _, line := range lines {
-			all = append(all, diffLine{kind, line})
-		}
+	if hidden := len(before) - diffContext; hidden > 0 {
+		all = append(all, gapLine(hidden, "equal line", "equal lines"))
+		before = before[hidden:]
 	}
-	add("same", a[:start])
-	all = append(all, changedLines(a[start:len(a)-end], b[start:len(b)-end])...)
-	add("same", a[len(a)-end:])
-	return shorten(withoutContext(all))
+	all = addLines(all, "same", before)
+	all = append(all, withoutContext(changedLines(a[start:len(a)-end], b[start:len(b)-end]))...)
+	if hidden := len(after) - diffContext; hidden > 0 {
+		all = addLines(all, "same", after[:diffContext])
+		return shorten(append(all, gapLine(hidden, "equal line", "equal lines")))
+	}
+	return shorten(addLines(all, "same", after))
 }
+
+func addLines(all []diffLine, kind string, lines []string) []diffLine {
+	for _, line := range lines {
+		all = append(all, diffLine{kind, line})
+	}
+	return all
+}
+
+// gapLine tells how many lines are left out.
+func gapLine(n int, one, many string) diffLine { return diffLine{"gap", plural(n, one, many)} }
 
 // linesOf returns the lines of a text; an empty text has none.
 func linesOf(text string) []string {
@@ -66,14 +79,17 @@ func linesOf(text string) []string {
 	return strings.Split(text, "\n")
 }
 
-// changedLines returns the difference of two lists of lines, by their longest common subsequence.
+// changedLines returns the difference of two lists of lines, by their longest common subsequence. If a list is too long
+// for that, it returns the first lines of both.
 func changedLines(a, b []string) (all []diffLine) {
-	if len(a)*len(b) > diffCells {
-		for _, line := range a {
-			all = append(all, diffLine{"old", line})
+	if len(a) > diffLines || len(b) > diffLines {
+		all = addLines(all, "old", a[:min(len(a), diffLines)])
+		if hidden := len(a) - diffLines; hidden > 0 {
+			all = append(all, gapLine(hidden, "further old line", "further old lines"))
 		}
-		for _, line := range b {
-			all = append(all, diffLine{"new", line})
+		all = addLines(all, "new", b[:min(len(b), diffLines)])
+		if hidden := len(b) - diffLines; hidden > 0 {
+			all = append(all, gapLine(hidden, "further new line", "further new lines"))
 		}
 		return all
 	}
@@ -121,7 +137,7 @@ func withoutContext(all []diffLine) (shown []diffLine) {
 	left := 0
 	gap := func() {
 		if left > 0 {
-			shown = append(shown, diffLine{"gap", plural(left, "equal line", "equal lines")})
+			shown = append(shown, gapLine(left, "equal line", "equal lines"))
 		}
 		left = 0
 	}

@@ -51,3 +51,25 @@ func TestJSONProblem(t *testing.T) {
 		redistest.Want(t, text, jsonProblem([]byte(text)), want)
 	}
 }
+
+// The difference of long texts must hold some of their lines, and say how many it leaves out. Regression: it had a line
+// for each, so a form of 1 MiB took 15 s and hundreds of megabytes.
+func TestADifferenceIsBounded(t *testing.T) {
+	t.Parallel()
+	const many = 1 << 19
+	old, new := strings.Repeat("a\n", many), strings.Repeat("b\n", many)
+	got := difference(old, new)
+	if len(got) > 2*diffLines+2+diffContext {
+		t.Errorf("%d lines", len(got))
+	}
+	hidden := []string{}
+	for _, line := range got {
+		if line.Kind == "gap" {
+			hidden = append(hidden, line.Text)
+		}
+	}
+	redistest.Want(t, "left out", strings.Join(hidden, ", "),
+		plural(many-diffLines, "", "further old lines")+", "+plural(many-diffLines, "", "further new lines"))
+	got = difference(old+"x\n"+old, old+"y\n"+old)
+	redistest.Want(t, "lines of a small change", len(got), 2*diffContext+2+2)
+}

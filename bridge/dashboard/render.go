@@ -208,6 +208,7 @@ var functions = template.FuncMap{
 
 	"sortOrder": sortOrder,
 	"firstLine": firstLine,
+	"reason":    reasonText,
 	"sentence":  sentence,
 	"todo":      todo,
 	"adviceOf":  adviceOf,

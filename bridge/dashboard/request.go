@@ -372,6 +372,9 @@ func (q *request) subject(attrs ...slog.Attr) []slog.Attr {
 	attrs = append(attrs, q.subjects...)
 	for _, one := range subjectFields {
 		value := strings.Join(q.query[one.field], " ")
+		if strings.HasPrefix(value, access.SecretPrefix) { // typed into the wrong field
+			value = access.SecretPrefix + "…"
+		}
 		isKnown := slices.ContainsFunc(q.subjects, func(a slog.Attr) bool { return a.Key == one.key })
 		if value != "" && !isKnown {
 			attrs = append(attrs, slog.String(one.key, cut(value, maxSubject)))

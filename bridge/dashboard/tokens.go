@@ -101,7 +101,7 @@ func (q *request) readTokens(v *tokensView) error {
 	return nil
 }
 
-// addToken adds a token. Nobody can give a verb that their own token lacks, or a later end.
+// addToken adds a token. Nobody can give a verb that their own token lacks, a later end, or a higher rate.
 func addToken(q *request) (done, error) {
 	t := admin.Token{
 		Name: strings.TrimSpace(q.query.Get("token")), Description: strings.TrimSpace(q.query.Get("description")),
@@ -133,6 +133,10 @@ func addToken(q *request) (done, error) {
 	if own := q.grant.Expires(); !own.IsZero() && (t.Expires.IsZero() || t.Expires.After(own)) {
 		faults = append(faults, lua.Invalid("days", q.query.Get("days"),
 			"must end the token no later than your own, which ends at %s", own.UTC().Format(time.RFC3339)))
+	}
+	if own := q.grant.Rate(); own != "" && (t.Rate == "" || lua.CheckRate(t.Rate) == nil &&
+		t.Rate.Interval() < own.Interval()) {
+		faults = append(faults, lua.Invalid("rate", string(t.Rate), "must be at most %s, the rate of your own token", own))
 	}
 	if err := errors.Join(append(faults, t.Check())...); err != nil {
 		return done{}, err

@@ -114,3 +114,38 @@ func TestATokenOfATakenNameIsRefused(t *testing.T) {
 	redistest.Want(t, "status", status, http.StatusConflict)
 	contains(t, text, `id="fault-token"`)
 }
+
+// A viewer whose token has a rate must not make a token without one, or with a higher one.
+func TestATokenGivesNoHigherRateThanItsOwn(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t), nil)
+	secret, err := r.op.AddToken(t.Context(), access.Token{Name: "slow", Verbs: operate, Queues: []string{"*"},
+		Rate: "60/m", Burst: 100})
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := r.stranger()
+	v.post("login", url.Values{"token": {secret}})
+	for rate, want := range map[string]int{"": http.StatusBadRequest, "2/s": http.StatusBadRequest, "1/s": http.StatusOK,
+		"30/m": http.StatusOK} {
+		status, text := v.post("do-add-token", url.Values{"token": {"of-" + strings.ReplaceAll(rate, "/", "-per-")},
+			"verb": {"inspect"}, "queue": {"*"}, "rate": {rate}})
+		redistest.Want(t, "rate "+rate, status, want)
+		if want != http.StatusOK {
+			contains(t, text, "must be at most 60/m")
+		}
+	}
+}
+
+// A secret that is typed as a name must not stand in the audit log.
+func TestASecretInTheFieldOfANameIsNotLogged(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t), nil)
+	v := r.viewer(operate, "*")
+	form := url.Values{"token": {access.SecretPrefix + strings.Repeat("x", 43)}, "queue": {"*"}, "verb": {"inspect"}}
+	status, _ := v.post("do-add-token", form)
+	redistest.Want(t, "add", status, http.StatusBadRequest)
+	status, _ = v.post("do-remove-token", form)
+	redistest.Want(t, "remove", status, http.StatusNotFound)
+	redistest.Want(t, "lines with the secret", r.log.Count("xxxxxxxx"), 0)
+}
