@@ -107,8 +107,15 @@ type Option func(*NewMessage)
 // In makes the message due d after the server stores it: 0 (the default: now) to ten years, in whole milliseconds.
 func In(d time.Duration) Option { return func(m *NewMessage) { m.Delay = d } }
 
-// At makes the message due at t, by the server's clock. A time in the past means now.
-func At(t time.Time) Option { return func(m *NewMessage) { m.At = t } }
+// At makes the message due at t, by the server's clock. A time in the past means now. The zero time is refused.
+func At(t time.Time) Option {
+	return func(m *NewMessage) {
+		if t.IsZero() {
+			m.Refuse("at", "zero time", "must be a time; without At and In the message is due now")
+		}
+		m.At = t
+	}
+}
 
 // Spread delays the message by a further 0 to d, chosen by hashing its ID. So the due times of many messages for one
 // instant are spread evenly over d, and a message that is scheduled again gets the same further delay. d is up to ten
@@ -119,7 +126,14 @@ func Spread(d time.Duration) Option { return func(m *NewMessage) { m.Spread = d 
 // scheduled, another message with the ID is refused with ErrDuplicate, whatever its ordering key. In a queue with
 // several partitions two messages with one ID may both be stored in two cases: for some seconds after partitions were
 // added, and by concurrent calls with different ordering keys. Default: a new ULID.
-func WithID(id string) Option { return func(m *NewMessage) { m.ID = id } }
+func WithID(id string) Option {
+	return func(m *NewMessage) {
+		if id == "" {
+			m.Refuse("id", id, "must not be empty; without WithID the message gets a new ID")
+		}
+		m.ID = id
+	}
+}
 
 // Header adds a header. Names and values are UTF-8.
 func Header(name, value string) Option {
@@ -133,7 +147,14 @@ func Header(name, value string) Option {
 
 // MaxAttempts limits how often the message is delivered to a group before it is dead-lettered: 1 to 1,000,000. Default:
 // the policy of the queue.
-func MaxAttempts(n int) Option { return func(m *NewMessage) { m.MaxAttempts = n } }
+func MaxAttempts(n int) Option {
+	return func(m *NewMessage) {
+		if n == 0 {
+			m.Refuse("max attempts", "0", "must be at least 1; without MaxAttempts the policy of the queue counts")
+		}
+		m.MaxAttempts = n
+	}
+}
 
 // Delays lists the delays after failed attempts. The last delay repeats: see [lua.Delays].
 type Delays = lua.Delays
@@ -153,12 +174,26 @@ func RetryFor(d time.Duration) Option { return func(m *NewMessage) { m.RetryFor 
 
 // MaxSnoozes limits how often a group may snooze the message: 1 to 1,000,000. With the next snooze the message becomes
 // a dead letter with reason "max_snoozes". Default: the policy of the queue, or 1,000 if the policy sets no limit.
-func MaxSnoozes(n int) Option { return func(m *NewMessage) { m.MaxSnoozes = n } }
+func MaxSnoozes(n int) Option {
+	return func(m *NewMessage) {
+		if n == 0 {
+			m.Refuse("max snoozes", "0", "must be at least 1; without MaxSnoozes the policy of the queue counts")
+		}
+		m.MaxSnoozes = n
+	}
+}
 
 // MaxCrashes limits how often workers of a group may abandon the message because they end or hang: 1 to 1,000,000. When
 // the message is abandoned for the n-th time, it becomes a dead letter with reason "crashes". If there is a limit, an
 // abandoned delivery does not count as a failed attempt. Default: the policy of the queue.
-func MaxCrashes(n int) Option { return func(m *NewMessage) { m.MaxCrashes = n } }
+func MaxCrashes(n int) Option {
+	return func(m *NewMessage) {
+		if n == 0 {
+			m.Refuse("max crashes", "0", "must be at least 1; without MaxCrashes the policy of the queue counts")
+		}
+		m.MaxCrashes = n
+	}
+}
 
 // HandlerTimeout limits how long the message's handler may take. After that time the attempt fails with reason
 // "handler_timeout". Up to ten years. Default: the policy of the queue, or else WorkerConfig.HandlerTimeout.
@@ -168,7 +203,15 @@ func HandlerTimeout(d time.Duration) Option {
 
 // ExpiresAt dead-letters the message with reason "expired", instead of delivering it, if it becomes ready after t by
 // the server's clock. For a time counted from now use ExpiresIn: this machine's clock may differ from the server's.
-func ExpiresAt(t time.Time) Option { return func(m *NewMessage) { m.Expires = t } }
+// The zero time is refused.
+func ExpiresAt(t time.Time) Option {
+	return func(m *NewMessage) {
+		if t.IsZero() {
+			m.Refuse("expires", "zero time", "must be a time; without ExpiresAt and ExpiresIn the message never expires")
+		}
+		m.Expires = t
+	}
+}
 
 // ExpiresIn is ExpiresAt with a time counted from now by the server's clock. It takes one more round trip. d must be
 // longer than In and Spread together; up to ten years.
@@ -182,7 +225,14 @@ func Dedup(d time.Duration) Option { return func(m *NewMessage) { m.Dedup = d } 
 // of their due times. Messages with other keys do not wait for them. The next message becomes ready when the message
 // before it was acknowledged by every group, cancelled or dead-lettered. The policy's KeyFailure decides whether the
 // next message also waits for retries. 1 to 256 bytes of UTF-8 without control characters.
-func Key(key string) Option { return func(m *NewMessage) { m.Key = key } }
+func Key(key string) Option {
+	return func(m *NewMessage) {
+		if key == "" {
+			m.Refuse("key", key, "must not be empty; without Key the message waits for no other")
+		}
+		m.Key = key
+	}
+}
 
 // Replace replaces the scheduled message that has the same ID: payload, headers and due time. So many changes in a
 // short time leave one message (debounce). If no message with the ID is scheduled, the message is stored as a new one.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"sync"
 	"sync/atomic"
@@ -353,6 +354,50 @@ func Example_retries() {
 	// 4111 dead_letter
 	// 4222 retry
 	// 4333 snooze
+}
+
+type Order struct {
+	ID    int    `json:"id"`
+	Total string `json:"total"`
+}
+
+var CloseOrder = bridge.Kind[Order]{Name: "close-order", Queue: "orders"}
+
+func Example_typedMessages() {
+	g := newGuide()
+	defer g.close()
+	ctx, client, r, prefix := g.ctx, g.client, g.r, g.prefix
+	closed := make(chan Order)
+	closeUnlessPaid := func(o Order) error {
+		closed <- o
+		return nil
+	}
+
+	_, err := CloseOrder.Schedule(ctx, client, Order{ID: 42, Total: "9.90"}, bridge.WithID("close-42"), bridge.In(30*time.Minute))
+	check(err)
+
+	mux := &bridge.Mux{}
+	CloseOrder.Handle(mux, func(ctx context.Context, d *bridge.Delivery[Order]) error {
+		return closeUnlessPaid(d.Value) // d has the fields of bridge.Message, such as d.ID and d.Attempt
+	})
+	mux.Use(func(next bridge.Handler) bridge.Handler {
+		return func(ctx context.Context, m *bridge.Message) error {
+			began := time.Now()
+			err := next(ctx, m)
+			slog.InfoContext(ctx, "handled", "id", m.ID, "kind", m.Headers[bridge.KindHeader],
+				"outcome", bridge.OutcomeOf(err).Action, "took", time.Since(began))
+			return err
+		}
+	})
+
+	worker, err := bridge.NewWorker(bridge.WorkerConfig{Redis: r, Prefix: prefix, Group: "shop", Mux: mux})
+	check(err)
+
+	g.workers.Go(func() { check(worker.Run(ctx)) })
+	_, err = client.Reschedule(ctx, "orders", "close-42", bridge.In(0))
+	check(err)
+	fmt.Println(<-closed)
+	// Output: {42 9.90}
 }
 
 func Example_severalGroups() {

@@ -2,9 +2,12 @@ package bridge
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"slices"
 	"time"
 
+	"github.com/duestream/duestream/lua"
 	"github.com/duestream/duestream/stream"
 )
 
@@ -70,7 +73,7 @@ func OutcomeOf(err error) Outcome { return stream.OutcomeOf(err) }
 // WorkerQueue is one queue of a worker that serves several: see [stream.WorkerQueue].
 type WorkerQueue = stream.WorkerQueue
 
-// WorkerConfig configures a Worker. Redis, Queue or Queues, Group and Handler are required. The visibility timeout and
+// WorkerConfig configures a Worker. Redis, Queue or Queues, Group, and Handler or Mux are required. The visibility timeout and
 // the retries are not set here: they belong to the policy of the queue, which is stored in Redis.
 type WorkerConfig struct {
 	Redis  *Redis
@@ -88,6 +91,9 @@ type WorkerConfig struct {
 	Group    string // created at the beginning of the queue's streams if it does not exist
 	Consumer string // unique among live workers; default: host, process ID and a random part
 	Handler  Handler
+	// Mux replaces Handler if the worker handles several kinds of messages. Without Queue and Queues, the worker serves
+	// the queues of its kinds.
+	Mux *Mux
 
 	// Settled is called when a delivery has ended. It must not block; nil = no call.
 	Settled func(*Message, Settlement)
@@ -142,7 +148,8 @@ type Worker = stream.Worker
 // before Run.
 func NewWorker(cfg WorkerConfig) (*Worker, error) {
 	client, blocking := cfg.Redis.observed(cfg.Observer)
-	return stream.NewWorker(stream.WorkerConfig{
+	muxFault := cfg.useMux()
+	worker, err := stream.NewWorker(stream.WorkerConfig{
 		Client: client, Blocking: blocking,
 		Prefix: cfg.Prefix, Queue: cfg.Queue, Queues: cfg.Queues, Strict: cfg.Strict, Group: cfg.Group,
 		Policies: cfg.Redis.policyReader(withPrefix(cfg.Prefix)), Observer: cfg.Observer,
@@ -151,6 +158,47 @@ func NewWorker(cfg WorkerConfig) (*Worker, error) {
 		ShutdownTimeout: cfg.ShutdownTimeout, CancelGrace: cfg.CancelGrace, Logger: cfg.Logger,
 		HandlerTimeout: cfg.HandlerTimeout, AbandonAfter: cfg.AbandonAfter, MaxAbandoned: cfg.MaxAbandoned,
 	})
+	if muxFault != nil {
+		return nil, lua.Faults("worker", muxFault, errors.Unwrap(err)) // NewWorker's own error begins with "worker", too
+	}
+	return worker, err
+}
+
+// useMux sets the handler and the queues of the mux. After a fault it sets a handler that is never called, so that
+// stream.NewWorker tells the other faults of the configuration.
+func (c *WorkerConfig) useMux() error {
+	if c.Mux == nil {
+		return nil
+	}
+	handler, err := c.Mux.Handler()
+	if c.Handler != nil {
+		err = errors.Join(err, lua.Invalid("handler", "", "must be nil when there is a mux"))
+	}
+	if c.Handler = handler; handler == nil {
+		c.Handler = func(context.Context, *Message) error { return nil }
+	}
+	return errors.Join(err, c.useQueues(c.Mux.Queues()))
+}
+
+// useQueues sets the queues of the mux, unless the configuration names queues. Then it must name all of the mux.
+func (c *WorkerConfig) useQueues(ofMux []string) error {
+	if c.Queue == "" && len(c.Queues) == 0 {
+		for _, queue := range ofMux {
+			c.Queues = append(c.Queues, WorkerQueue{Queue: queue})
+		}
+		if len(ofMux) == 1 {
+			c.Queue, c.Queues = ofMux[0], nil
+		}
+		return nil
+	}
+	var faults []error
+	for _, queue := range ofMux {
+		isServed := func(q WorkerQueue) bool { return q.Queue == queue }
+		if queue != c.Queue && !slices.ContainsFunc(c.Queues, isServed) {
+			faults = append(faults, lua.Invalid("queues", queue, "has a kind in the mux, and must be among the queues"))
+		}
+	}
+	return errors.Join(faults...)
 }
 
 // CreateGroup creates a consumer group at the beginning of a queue's streams, in all partitions, unless the group

@@ -3,6 +3,7 @@ package producer
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -63,6 +64,14 @@ type Message struct {
 	// Otherwise, and if Replace is empty, the new message is refused with ErrDuplicate. Replace needs an ID, and no
 	// Dedup.
 	Replace lua.Dedup
+
+	faults []error // of options with values that the fields cannot hold; see Refuse
+}
+
+// Refuse makes the message invalid: sending it fails with this error and ErrInvalid. Options call it for a value that
+// stands for "not set" in the message's field, such as an empty ID.
+func (m *Message) Refuse(field, value, rule string) {
+	m.faults = append(m.faults, lua.Invalid(field, value, "%s", rule))
 }
 
 // Receipt is the outcome of a stored message.
@@ -212,6 +221,9 @@ func (m *Message) retries() lua.Retries {
 }
 
 func (m *Message) check() error {
+	if err := errors.Join(m.faults...); err != nil {
+		return err
+	}
 	if m.ID != "" {
 		if err := lua.CheckID(m.ID); err != nil {
 			return err

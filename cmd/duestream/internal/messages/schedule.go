@@ -245,7 +245,10 @@ func (o *scheduleOptions) options() ([]bridge.Option, error) {
 		return nil, usage.Errorf("expires-in %s: must be after the due time, which is in %s at the latest",
 			human.Short(o.expiresIn), human.Short(latest))
 	}
-	all = append(all, bridge.ExpiresIn(o.expiresIn), bridge.ExpiresAt(o.expiresAt))
+	all = append(all, bridge.ExpiresIn(o.expiresIn))
+	if !o.expiresAt.IsZero() {
+		all = append(all, bridge.ExpiresAt(o.expiresAt))
+	}
 	switch replace, known := replaceOptions[o.replace]; {
 	case !known:
 		return nil, usage.Errorf("replace %q: must be always, later or earlier", o.replace)

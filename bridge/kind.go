@@ -1,0 +1,142 @@
+package bridge
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/duestream/duestream/lua"
+)
+
+// Kind describes the messages of one purpose: their name, their queue, and the Go type of their payloads. Declare each
+// kind once, and use it on both sides:
+//
+//	var CloseOrder = bridge.Kind[Order]{Name: "close-order", Queue: "orders"}
+//
+//	receipt, err := CloseOrder.Schedule(ctx, client, Order{ID: 42}, bridge.In(30*time.Minute))
+//
+//	CloseOrder.Handle(mux, func(ctx context.Context, d *bridge.Delivery[Order]) error { … })
+//
+// A kind is a value that is never changed, so any number of goroutines may use it.
+type Kind[T any] struct {
+	// Name is 1 to 128 bytes of UTF-8 without control characters. It is sent in the header KindHeader. A kind without a
+	// name stands for the messages of its queue that have no such header.
+	Name  string
+	Queue string
+	Codec Codec[T] // nil = JSON
+}
+
+// Codec converts values to payloads and back.
+type Codec[T any] interface {
+	Encode(value T) (payload []byte, err error)
+	// Decode must not keep payload.
+	Decode(payload []byte) (value T, err error)
+}
+
+// CodecOf returns a codec of two functions, such as those of a protobuf library:
+//
+//	bridge.CodecOf(
+//		func(o *pb.Order) ([]byte, error) { return proto.Marshal(o) },
+//		func(payload []byte) (*pb.Order, error) { o := &pb.Order{}; return o, proto.Unmarshal(payload, o) })
+func CodecOf[T any](encode func(T) ([]byte, error), decode func([]byte) (T, error)) Codec[T] {
+	return functionCodec[T]{encode, decode}
+}
+
+// RawCodec leaves payloads as they are.
+func RawCodec() Codec[[]byte] {
+	return CodecOf(
+		func(value []byte) ([]byte, error) { return value, nil },
+		func(payload []byte) ([]byte, error) { return bytes.Clone(payload), nil })
+}
+
+type functionCodec[T any] struct {
+	encode func(T) ([]byte, error)
+	decode func([]byte) (T, error)
+}
+
+func (c functionCodec[T]) Encode(value T) ([]byte, error)             { return c.encode(value) }
+func (c functionCodec[T]) Decode(payload []byte) (value T, err error) { return c.decode(payload) }
+
+// jsonCodec reads and writes one JSON value, as package encoding/json does. It ignores unknown fields, so that a new
+// producer may send fields that an old worker does not know.
+type jsonCodec[T any] struct{}
+
+func (jsonCodec[T]) Encode(value T) ([]byte, error) { return json.Marshal(value) }
+
+func (jsonCodec[T]) Decode(payload []byte) (value T, err error) {
+	err = json.Unmarshal(payload, &value)
+	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && wrong.Field != "" {
+		err = fmt.Errorf("field %q: %s is no %s", wrong.Field, wrong.Value, wrong.Type)
+	}
+	return value, err
+}
+
+func (k Kind[T]) codec() Codec[T] {
+	if k.Codec == nil {
+		return jsonCodec[T]{}
+	}
+	return k.Codec
+}
+
+// Schedule encodes the value, and sends it as Client.Schedule does. ErrInvalid also means that the value cannot be
+// encoded, or that an option sets KindHeader.
+func (k Kind[T]) Schedule(ctx context.Context, c *Client, value T, options ...Option) (Receipt, error) {
+	m, err := k.Message(value, options...)
+	if err != nil {
+		return Receipt{}, err
+	}
+	return c.Send(ctx, k.Queue, m)
+}
+
+// Message returns the message that Schedule sends, for Client.SendBatch. Its errors are those of Schedule that need no
+// server.
+func (k Kind[T]) Message(value T, options ...Option) (NewMessage, error) {
+	if err := k.check(); err != nil {
+		return NewMessage{}, lua.Faults("kind", err)
+	}
+	payload, err := k.codec().Encode(value)
+	if err != nil {
+		return NewMessage{}, lua.Faults("kind", lua.Invalid("value", fmt.Sprintf("%T", value), "cannot be encoded: %v", err))
+	}
+	m := NewMessage{Payload: payload}
+	for _, set := range options {
+		set(&m)
+	}
+	if own, ok := m.Headers[KindHeader]; ok {
+		return NewMessage{}, lua.Faults("kind", lua.Invalid("header "+KindHeader, own, "is set by the kind alone"))
+	}
+	if k.Name != "" {
+		Header(KindHeader, k.Name)(&m)
+	}
+	return m, nil
+}
+
+func (k Kind[T]) check() error {
+	return errors.Join(lua.CheckQueue(k.Queue), checkKindName(k.Name))
+}
+
+// Delivery is a message with its decoded payload.
+type Delivery[T any] struct {
+	*Message
+	Value T
+}
+
+// Handle makes the mux call the handler for messages of this kind. A payload that cannot be decoded becomes a dead
+// letter at once, whose error names the kind and the reason. A wrong kind, or a second handler for a kind, is a fault
+// that NewWorker reports.
+func (k Kind[T]) Handle(mux *Mux, handler func(context.Context, *Delivery[T]) error) {
+	codec := k.codec()
+	var decoding Handler
+	if handler != nil {
+		decoding = func(ctx context.Context, m *Message) error {
+			value, err := codec.Decode(m.Payload)
+			if err != nil {
+				return DeadLetter(fmt.Errorf("the payload does not fit %s: %w", kindInWords(k.Name), err))
+			}
+			return handler(ctx, &Delivery[T]{m, value})
+		}
+	}
+	mux.add(k.Queue, k.Name, k.check(), decoding)
+}

@@ -1,0 +1,203 @@
+package bridge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/duestream/duestream/lua"
+)
+
+const (
+	// KindHeader is the header that names the kind of a message. A producer in any language sets it to send a message to
+	// a typed handler.
+	KindHeader = "kind"
+
+	// MaxUnknownSnoozes and UnknownKindTime bound how long a worker snoozes messages of an unknown kind: 20 snoozes of
+	// one message last about 15 minutes. A message becomes a dead letter when it has been snoozed this often, and the
+	// worker has known of the kind for this long. The second bound is for messages that a handler of a newer release
+	// had snoozed before.
+	MaxUnknownSnoozes = 20
+	UnknownKindTime   = 15 * time.Minute
+)
+
+// Messages whose kind the mux does not know. During a deployment the new release sends messages that workers of the old
+// release do not know. They are snoozed, so that a worker of the new release gets them.
+const (
+	firstUnknownSnooze = time.Second
+	mostUnknownSnooze  = time.Minute
+
+	// maxUnknownKinds limits the unknown kinds whose first message a worker remembers. Messages of further kinds are
+	// snoozed.
+	maxUnknownKinds = 1000
+)
+
+const maxKindBytes = 128
+
+// Mux calls the handler of a message's kind. The zero value has no handlers. Add handlers with Kind.Handle, and give the mux to a worker:
+//
+//	mux := &bridge.Mux{}
+//	CloseOrder.Handle(mux, closeOrder)
+//	worker, err := bridge.NewWorker(bridge.WorkerConfig{Redis: r, Group: "shop", Mux: mux})
+//
+// A message of a kind without a handler is snoozed for some time, and then becomes a dead letter: see
+// MaxUnknownSnoozes.
+// Add handlers and middleware before NewWorker; afterwards Use and Kind.Handle panic.
+type Mux struct {
+	mu         sync.Mutex
+	handlers   map[kindKey]Handler
+	middleware []Middleware
+	faults     []error
+	isUsed     bool // Handler was called
+}
+
+// kindKey is the name of a kind in a queue. Two queues may have kinds of one name.
+type kindKey struct{ queue, name string }
+
+// Middleware wraps a handler, for example to log each delivery. It may change the message and the error.
+type Middleware func(Handler) Handler
+
+// mustBeUnused panics if a handler that the mux returned would not know of an addition. The caller holds mu.
+func (x *Mux) mustBeUnused() {
+	if x.isUsed {
+		panic("bridge: add handlers and middleware to a Mux before NewWorker")
+	}
+}
+
+// Use wraps the handlers of all kinds, also of those that are added later, and the treatment of unknown kinds. The
+// first middleware is the outermost.
+func (x *Mux) Use(middleware ...Middleware) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.mustBeUnused()
+	for _, one := range middleware {
+		if one == nil {
+			x.faults = append(x.faults, lua.Required("middleware", false))
+			continue
+		}
+		x.middleware = append(x.middleware, one)
+	}
+}
+
+// add adds a handler. fault is that of its kind.
+func (x *Mux) add(queue, name string, fault error, handler Handler) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.mustBeUnused()
+	key := kindKey{queue, name}
+	switch {
+	case fault != nil:
+		x.faults = append(x.faults, fault)
+	case handler == nil:
+		x.faults = append(x.faults, lua.Required("handler of "+kindInWords(name), false))
+	case x.handlers[key] != nil:
+		x.faults = append(x.faults, lua.Invalid("kind", name, "has two handlers for queue %q", queue))
+	case x.handlers == nil:
+		x.handlers = map[kindKey]Handler{key: handler}
+	default:
+		x.handlers[key] = handler
+	}
+}
+
+// Queues returns the queues of the kinds, in alphabetical order.
+func (x *Mux) Queues() []string {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	var queues []string
+	for key := range x.handlers {
+		queues = append(queues, key.queue)
+	}
+	slices.Sort(queues)
+	return slices.Compact(queues)
+}
+
+// Handler returns a handler that calls the handler of a message's kind, with the middleware. WorkerConfig.Mux uses it.
+// The error names all faults of the mux, each an *InvalidError.
+func (x *Mux) Handler() (Handler, error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.isUsed = true
+	if len(x.handlers) == 0 && len(x.faults) == 0 {
+		return nil, lua.Invalid("mux", "", "has no handler")
+	}
+	if err := errors.Join(x.faults...); err != nil {
+		return nil, err
+	}
+	wrapped := make(map[kindKey]Handler, len(x.handlers))
+	for key, handler := range x.handlers {
+		wrapped[key] = x.wrap(handler)
+	}
+	unknown := x.wrap((&unknownKinds{since: map[kindKey]time.Time{}}).handle)
+	return func(ctx context.Context, m *Message) error {
+		if handler := wrapped[kindKey{m.Queue, m.Headers[KindHeader]}]; handler != nil {
+			return handler(ctx, m)
+		}
+		return unknown(ctx, m)
+	}, nil
+}
+
+// wrap wraps a handler in all middleware. The caller holds mu.
+func (x *Mux) wrap(handler Handler) Handler {
+	for _, one := range slices.Backward(x.middleware) {
+		handler = one(handler)
+	}
+	return handler
+}
+
+// unknownKinds handles messages of kinds without a handler.
+type unknownKinds struct {
+	mu    sync.Mutex
+	since map[kindKey]time.Time // first message of each kind
+}
+
+// handle snoozes the message, or makes it a dead letter.
+func (u *unknownKinds) handle(_ context.Context, m *Message) error {
+	kind := kindKey{m.Queue, m.Headers[KindHeader]}
+	snoozes, _ := strconv.Atoi(m.Extra[lua.FieldSnoozes]) // not there: 0
+	age := u.age(kind)
+	if snoozes >= MaxUnknownSnoozes && age >= UnknownKindTime {
+		return DeadLetter(fmt.Errorf("no worker of group %q knows %s: it was snoozed %d times",
+			m.Group, kindInWords(kind.name), snoozes))
+	}
+	delay := mostUnknownSnooze
+	if snoozes < 6 { // 1 s, 2 s, 4 s, … 32 s
+		delay = firstUnknownSnooze << snoozes
+	}
+	return Snooze(delay)
+}
+
+// age returns how long ago the worker got the first message of a kind.
+func (u *unknownKinds) age(kind kindKey) time.Duration {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	since, ok := u.since[kind]
+	if !ok && len(u.since) < maxUnknownKinds {
+		u.since[kind] = time.Now()
+	}
+	if !ok {
+		return 0
+	}
+	return time.Since(since)
+}
+
+// kindInWords names a kind in an error: `kind "close-order"`, or "messages without a kind".
+func kindInWords(name string) string {
+	if name == "" {
+		return "messages without a kind"
+	}
+	return fmt.Sprintf("kind %q", name)
+}
+
+func checkKindName(name string) error {
+	hasControl := slices.ContainsFunc([]rune(name), unicode.IsControl)
+	if len(name) > maxKindBytes || !utf8.ValidString(name) || hasControl {
+		return lua.Invalid("kind", name, "must be at most %d bytes of UTF-8 without control characters", maxKindBytes)
+	}
+	return nil
+}
