@@ -76,6 +76,9 @@ func (c *Client) Reschedule(ctx context.Context, queue, id string, to Option, sc
 	if to != nil {
 		to(&m)
 	}
+	if err := m.Refused(); err != nil {
+		return time.Time{}, fmt.Errorf("reschedule %s/%s: %w", queue, id, err)
+	}
 	if onlyDue := (NewMessage{Delay: m.Delay, At: m.At}); to == nil || !reflect.DeepEqual(m, onlyDue) {
 		return time.Time{}, fmt.Errorf("reschedule %s/%s: %w", queue, id, lua.Invalid("to", "", "must be In or At"))
 	}

@@ -222,7 +222,8 @@ func TestOptionsRefuseValuesThatMeanNothing(t *testing.T) {
 			t.Errorf("%s: %v", want, err)
 		}
 	}
-	if _, err := client.Reschedule(t.Context(), "orders", "m-1", bridge.At(time.Time{})); !errors.Is(err, bridge.ErrInvalid) {
+	_, err = client.Reschedule(t.Context(), "orders", "m-1", bridge.At(time.Time{}))
+	if !errors.Is(err, bridge.ErrInvalid) || !strings.Contains(err.Error(), `at "zero time"`) {
 		t.Error("Reschedule to the zero time: ", err)
 	}
 	unencodable := bridge.Kind[chan int]{Name: "never", Queue: "orders"}

@@ -74,6 +74,9 @@ func (m *Message) Refuse(field, value, rule string) {
 	m.faults = append(m.faults, lua.Invalid(field, value, "%s", rule))
 }
 
+// Refused returns the faults that options gave to Refuse, or nil.
+func (m *Message) Refused() error { return errors.Join(m.faults...) }
+
 // Receipt is the outcome of a stored message.
 type Receipt struct {
 	ID  string
@@ -221,7 +224,7 @@ func (m *Message) retries() lua.Retries {
 }
 
 func (m *Message) check() error {
-	if err := errors.Join(m.faults...); err != nil {
+	if err := m.Refused(); err != nil {
 		return err
 	}
 	if m.ID != "" {
