@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"reflect"
 
 	"github.com/duestream/duestream/lua"
 )
@@ -63,14 +65,35 @@ func (c functionCodec[T]) Decode(payload []byte) (value T, err error) { return c
 // producer may send fields that an old worker does not know.
 type jsonCodec[T any] struct{}
 
-func (jsonCodec[T]) Encode(value T) ([]byte, error) { return json.Marshal(value) }
+// Encode passes a pointer, because Marshal calls a method MarshalJSON with a pointer receiver only through a pointer.
+func (jsonCodec[T]) Encode(value T) ([]byte, error) {
+	payload, err := json.Marshal(&value)
+	if err == nil && isNull(payload) && !nullIsValue[T]() {
+		err = errors.New("it is null in JSON")
+	}
+	return payload, err
+}
 
 func (jsonCodec[T]) Decode(payload []byte) (value T, err error) {
+	if isNull(payload) && !nullIsValue[T]() {
+		return value, fmt.Errorf("null is no %s", reflect.TypeFor[T]())
+	}
 	err = json.Unmarshal(payload, &value)
 	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && wrong.Field != "" {
 		err = fmt.Errorf("field %q: %s is no %s", wrong.Field, wrong.Value, wrong.Type)
 	}
 	return value, err
+}
+
+func isNull(payload []byte) bool { return string(bytes.TrimSpace(payload)) == "null" }
+
+// nullIsValue reports whether null in JSON is a value of T, as it is for a map or a slice. It is none for a struct,
+// which Unmarshal would leave empty, nor for a pointer, which would be nil: a handler that expects an order would not
+// notice the first, and panic at the second.
+func nullIsValue[T any]() bool {
+	var zero T
+	payload, err := json.Marshal(&zero)
+	return err == nil && isNull(payload) && reflect.TypeFor[T]().Kind() != reflect.Pointer
 }
 
 func (k Kind[T]) codec() Codec[T] {
@@ -90,15 +113,16 @@ func (k Kind[T]) Schedule(ctx context.Context, c *Client, value T, options ...Op
 	return c.Send(ctx, k.Queue, m)
 }
 
-// Message returns the message that Schedule sends, for Client.SendBatch. Its errors are those of Schedule that need no
-// server.
+// Message returns the message that Schedule sends, for Client.SendBatch with the queue of the kind. Its error names the
+// faults of the kind and the value; SendBatch names those of the options.
 func (k Kind[T]) Message(value T, options ...Option) (NewMessage, error) {
 	if err := k.check(); err != nil {
 		return NewMessage{}, lua.Faults("kind", err)
 	}
 	payload, err := k.codec().Encode(value)
 	if err != nil {
-		return NewMessage{}, lua.Faults("kind", lua.Invalid("value", fmt.Sprintf("%T", value), "cannot be encoded: %v", err))
+		fault := lua.Invalid("value", fmt.Sprintf("%T", value), "cannot be encoded: %v", err)
+		return NewMessage{}, lua.Faults("kind", fault)
 	}
 	m := NewMessage{Payload: payload}
 	for _, set := range options {
@@ -108,13 +132,18 @@ func (k Kind[T]) Message(value T, options ...Option) (NewMessage, error) {
 		return NewMessage{}, lua.Faults("kind", lua.Invalid("header "+KindHeader, own, "is set by the kind alone"))
 	}
 	if k.Name != "" {
+		m.Headers = maps.Clone(m.Headers) // an option of the program may have set a map that other messages share
 		Header(KindHeader, k.Name)(&m)
 	}
 	return m, nil
 }
 
 func (k Kind[T]) check() error {
-	return errors.Join(lua.CheckQueue(k.Queue), checkKindName(k.Name))
+	var codec error
+	if c, ok := k.Codec.(functionCodec[T]); ok && (c.encode == nil || c.decode == nil) {
+		codec = lua.Invalid("codec", "nil", "must have two functions")
+	}
+	return errors.Join(lua.CheckQueue(k.Queue), checkKindName(k.Name), codec)
 }
 
 // Delivery is a message with its decoded payload.
@@ -124,8 +153,9 @@ type Delivery[T any] struct {
 }
 
 // Handle makes the mux call the handler for messages of this kind. A payload that cannot be decoded becomes a dead
-// letter at once, whose error names the kind and the reason. A wrong kind, or a second handler for a kind, is a fault
-// that NewWorker reports.
+// letter at once, whose error names the kind and the reason; but a codec may return Snooze, Release or RetryAfter, for
+// example while it cannot read a schema. A wrong kind, or a second handler for a kind, is a fault that NewWorker
+// reports.
 func (k Kind[T]) Handle(mux *Mux, handler func(context.Context, *Delivery[T]) error) {
 	codec := k.codec()
 	var decoding Handler
@@ -133,10 +163,20 @@ func (k Kind[T]) Handle(mux *Mux, handler func(context.Context, *Delivery[T]) er
 		decoding = func(ctx context.Context, m *Message) error {
 			value, err := codec.Decode(m.Payload)
 			if err != nil {
-				return DeadLetter(fmt.Errorf("the payload does not fit %s: %w", kindInWords(k.Name), err))
+				return undecodable(k.Name, err)
 			}
 			return handler(ctx, &Delivery[T]{m, value})
 		}
 	}
 	mux.add(k.Queue, k.Name, k.check(), decoding)
+}
+
+// undecodable returns the result of a handler whose message cannot be decoded: a dead letter, unless the codec chose
+// another next step.
+func undecodable(kind string, err error) error {
+	err = fmt.Errorf("the payload does not fit %s: %w", kindInWords(kind), err)
+	if next := OutcomeOf(err); next.Action == ActionRetry && next.Delay < 0 { // a plain error
+		return DeadLetter(err)
+	}
+	return err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/big"
 	"slices"
 	"strings"
 	"testing"
@@ -94,6 +95,74 @@ func TestAPayloadThatDoesNotDecodeIsDeadAtOnce(t *testing.T) {
 	}
 }
 
+// A value must arrive as it was sent, also if its type has a method MarshalJSON with a pointer receiver.
+func TestAValueArrivesAsItWasSent(t *testing.T) {
+	t.Parallel()
+	type payment struct{ Cents big.Int }
+	paid := bridge.Kind[payment]{Name: "paid", Queue: "orders"}
+	var got string
+	mux := &bridge.Mux{}
+	paid.Handle(mux, func(_ context.Context, d *bridge.Delivery[payment]) error {
+		got = d.Value.Cents.String()
+		return nil
+	})
+	sent := payment{}
+	sent.Cents.SetInt64(990)
+	redistest.Want(t, "action", outcome(t, mux, message(t, paid, sent)).Action, bridge.ActionAcknowledge)
+	redistest.Want(t, "value", got, "990")
+}
+
+// JSON null must not become an empty order, nor a nil pointer. It stays a value of types such as maps.
+func TestNullIsNoOrder(t *testing.T) {
+	t.Parallel()
+	null := func(queue string) *bridge.Message { return &bridge.Message{Queue: queue, Payload: []byte(" null\n")} }
+	mux := &bridge.Mux{}
+	bridge.Kind[order]{Queue: "values"}.Handle(mux, func(context.Context, *bridge.Delivery[order]) error { return nil })
+	pointers := bridge.Kind[*order]{Queue: "pointers"}
+	pointers.Handle(mux, func(context.Context, *bridge.Delivery[*order]) error { return nil })
+	maps := bridge.Kind[map[string]int]{Queue: "maps"}
+	maps.Handle(mux, func(context.Context, *bridge.Delivery[map[string]int]) error { return nil })
+	bridge.Kind[any]{Queue: "any"}.Handle(mux, func(context.Context, *bridge.Delivery[any]) error { return nil })
+	for queue, want := range map[string]bridge.Action{"values": bridge.ActionDeadLetter,
+		"pointers": bridge.ActionDeadLetter, "maps": bridge.ActionAcknowledge, "any": bridge.ActionAcknowledge} {
+		redistest.Want(t, queue, outcome(t, mux, null(queue)).Action, want)
+	}
+	if _, err := pointers.Message(nil); !errors.Is(err, bridge.ErrInvalid) {
+		t.Error("a nil pointer: ", err)
+	}
+	redistest.Want(t, "an empty map", outcome(t, mux, message(t, maps, nil)).Action, bridge.ActionAcknowledge)
+}
+
+// A codec may need something that is away for a while. Then it chooses the next step.
+func TestACodecMayChooseTheNextStep(t *testing.T) {
+	t.Parallel()
+	for want, err := range map[bridge.Action]error{
+		bridge.ActionSnooze: bridge.Snooze(time.Minute), bridge.ActionRelease: bridge.Release(nil),
+		bridge.ActionRetry:      bridge.RetryAfter(time.Minute, errors.New("no schema")),
+		bridge.ActionDeadLetter: errors.New("no such field"),
+	} {
+		mux := &bridge.Mux{}
+		k := bridge.Kind[int]{Queue: "orders", Codec: bridge.CodecOf(
+			func(int) ([]byte, error) { return nil, nil }, func([]byte) (int, error) { return 0, err })}
+		k.Handle(mux, func(context.Context, *bridge.Delivery[int]) error { return nil })
+		redistest.Want(t, fmt.Sprint(err), outcome(t, mux, message(t, k, 0)).Action, want)
+	}
+}
+
+// An option of the program may give all messages one map of headers. The kind must not write into it.
+func TestAKindLeavesTheHeadersOfAnOptionAlone(t *testing.T) {
+	t.Parallel()
+	shared := map[string]string{"tenant": "north"}
+	for _, k := range []bridge.Kind[order]{closeOrder, remind} {
+		m, err := k.Message(order{ID: 1}, func(m *bridge.NewMessage) { m.Headers = shared })
+		if err != nil {
+			t.Fatal(err)
+		}
+		redistest.Want(t, "headers", fmt.Sprint(m.Headers), fmt.Sprintf("map[kind:%s tenant:north]", k.Name))
+	}
+	redistest.Want(t, "shared headers", fmt.Sprint(shared), "map[tenant:north]")
+}
+
 // A worker of an old release must not take away the messages of a new kind. It snoozes them for a quarter of an hour,
 // also those that a handler of the new release had snoozed often. Then they become dead letters.
 func TestAMessageOfAnUnknownKindIsSnoozedFirst(t *testing.T) {
@@ -155,17 +224,19 @@ func TestNewWorkerNamesAllFaultsOfAMux(t *testing.T) {
 	closeOrder.Handle(mux, func(context.Context, *bridge.Delivery[order]) error { return nil })
 	closeOrder.Handle(mux, func(context.Context, *bridge.Delivery[order]) error { return nil })
 	remind.Handle(mux, nil)
-	bridge.Kind[order]{Name: "a\nb", Queue: "no queue"}.Handle(mux, func(context.Context, *bridge.Delivery[order]) error {
-		return nil
-	})
+	noQueue := bridge.Kind[order]{Name: "a\nb", Queue: "no queue", Codec: bridge.CodecOf[order](nil, nil)}
+	noQueue.Handle(mux, func(context.Context, *bridge.Delivery[order]) error { return nil })
 	_, err := bridge.NewWorker(bridge.WorkerConfig{Queue: "other", Mux: mux,
 		Handler: func(context.Context, *bridge.Message) error { return nil }})
 	if !errors.Is(err, bridge.ErrInvalid) {
 		t.Fatal(err)
 	}
-	for _, want := range []string{`middleware "nil": is required`, `kind "close-order": has two handlers for queue "orders"`,
+	for _, want := range []string{`middleware "nil": is required`,
+		`kind "close-order": has two handlers for queue "orders"`,
 		`handler of kind "remind" "nil": is required`, `queue "no queue": must be`, `kind "a\nb": must be`,
-		`handler "": must be nil when there is a mux`, `queues "orders": has a kind in the mux`, "redis", `group "": `} {
+		`codec "nil": must have two functions`,
+		`handler "": must be nil when there is a mux`, `queues "orders": has a kind in the mux`, "redis",
+		`group "": `} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("no %q in the error:\n%v", want, err)
 		}
