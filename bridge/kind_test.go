@@ -213,7 +213,78 @@ func TestMiddlewareWrapsEveryKind(t *testing.T) {
 	closeOrder.Handle(mux, func(context.Context, *bridge.Delivery[order]) error { return nil })
 	redistest.Want(t, "known", outcome(t, mux, message(t, closeOrder, order{})).Action, bridge.ActionAcknowledge)
 	redistest.Want(t, "unknown", outcome(t, mux, message(t, remind, order{})).Action, bridge.ActionSnooze)
-	redistest.Want(t, "calls", strings.Join(calls, ", "), "outer close-order, inner close-order, outer remind, inner remind")
+	redistest.Want(t, "calls", strings.Join(calls, ", "),
+		"outer close-order, inner close-order, outer remind, inner remind")
+}
+
+// Middleware that returns no handler must not make known kinds unknown. The fault must leave the mux open to a mend.
+func TestMiddlewareMustReturnAHandler(t *testing.T) {
+	t.Parallel()
+	mux := &bridge.Mux{}
+	if _, err := mux.Handler(); !errors.Is(err, bridge.ErrInvalid) {
+		t.Error("a mux without handlers: ", err)
+	}
+	closeOrder.Handle(mux, func(context.Context, *bridge.Delivery[order]) error { return nil })
+	mux.Use(func(bridge.Handler) bridge.Handler { return nil })
+	_, err := mux.Handler()
+	if err == nil || !strings.Contains(err.Error(), `middleware "nil": must return a handler`) {
+		t.Error(err)
+	}
+}
+
+// The fields of an entry that another program added may hold anything. None of them may reach a handler by mistake: a
+// retry writes a kind that is not UTF-8 into another field, and must not pass for a message without a kind.
+func TestAKindThatNobodyCanHaveIsDeadAtOnce(t *testing.T) {
+	t.Parallel()
+	mux := &bridge.Mux{}
+	plain.Handle(mux, func(context.Context, *bridge.Delivery[[]byte]) error { t.Error("handled"); return nil })
+	handler, err := mux.Handler()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for want, m := range map[string]*bridge.Message{
+		`kind "\xff": must be at most 128 bytes`: {Headers: map[string]string{"kind": "\xff"}},
+		`kind "\xfe": must be at most 128 bytes`: {Extra: map[string]string{"b64:h:kind": "/g=="}},
+		`(200 bytes): must be at most 128 bytes`: {Headers: map[string]string{"kind": strings.Repeat("k", 200)}},
+	} {
+		m.Queue = "orders"
+		got := bridge.OutcomeOf(handler(t.Context(), m))
+		redistest.Want(t, want, got.Action, bridge.ActionDeadLetter)
+		if got.Err == nil || !strings.Contains(got.Err.Error(), want) {
+			t.Errorf("no %q in the error: %v", want, got.Err)
+		}
+	}
+	m := &bridge.Message{Queue: "orders", Headers: map[string]string{"kind": "next"},
+		Extra: map[string]string{"snoozes": "-1"}}
+	redistest.Want(t, "a forged number of snoozes", bridge.OutcomeOf(handler(t.Context(), m)).Delay, time.Second)
+}
+
+// A worker with a mux must not get messages that it can only snooze, nor an order of queues that nobody chose.
+func TestTheQueuesOfAWorkerAreThoseOfItsMux(t *testing.T) {
+	t.Parallel()
+	newWorker := func(cfg bridge.WorkerConfig) error {
+		cfg.Mux = &bridge.Mux{}
+		remind.Handle(cfg.Mux, func(context.Context, *bridge.Delivery[order]) error { return nil })
+		closeShop.Handle(cfg.Mux, func(context.Context, *bridge.Delivery[string]) error { return nil })
+		_, err := bridge.NewWorker(cfg)
+		return err
+	}
+	queues := []bridge.WorkerQueue{{Queue: "shops"}, {Queue: "orders"}, {Queue: "mails"}}
+	err := newWorker(bridge.WorkerConfig{Queues: queues[:2]})
+	redistest.Want(t, "queue after the slice", queues[2].Queue, "mails")
+	for _, fault := range []string{"queues", "strict"} {
+		if strings.Contains(err.Error(), fault) {
+			t.Error("the queues of the mux in another order: ", err)
+		}
+	}
+	err = newWorker(bridge.WorkerConfig{Queues: queues})
+	if !strings.Contains(err.Error(), `queues "mails": has no kind in the mux`) {
+		t.Error("a queue without a kind: ", err)
+	}
+	err = newWorker(bridge.WorkerConfig{Strict: true})
+	if !strings.Contains(err.Error(), `strict "true": needs Queues`) {
+		t.Error("strict without an order: ", err)
+	}
 }
 
 // NewWorker must name all faults of the mux and of the configuration at once.

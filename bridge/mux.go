@@ -1,7 +1,9 @@
 package bridge
 
 import (
+	"cmp"
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"slices"
@@ -15,14 +17,14 @@ import (
 )
 
 const (
-	// KindHeader is the header that names the kind of a message. A producer in any language sets it to send a message to
-	// a typed handler.
+	// KindHeader is the header that names the kind of a message. A producer in any language sets it to send a message
+	// to a typed handler.
 	KindHeader = "kind"
 
-	// MaxUnknownSnoozes and UnknownKindTime bound how long a worker snoozes messages of an unknown kind: 20 snoozes of
-	// one message last about 15 minutes. A message becomes a dead letter when it has been snoozed this often, and the
-	// worker has known of the kind for this long. The second bound is for messages that a handler of a newer release
-	// had snoozed before.
+	// MaxUnknownSnoozes and UnknownKindTime limit how long a worker snoozes messages of an unknown kind. A message
+	// becomes a dead letter if two things hold: its group has snoozed it MaxUnknownSnoozes times, and the worker got its
+	// first message of the kind UnknownKindTime ago. The 20 snoozes of one message last about 15 minutes. The time
+	// protects messages that the new release had snoozed often before the worker got them.
 	MaxUnknownSnoozes = 20
 	UnknownKindTime   = 15 * time.Minute
 )
@@ -30,8 +32,8 @@ const (
 // Messages whose kind the mux does not know. During a deployment the new release sends messages that workers of the old
 // release do not know. They are snoozed, so that a worker of the new release gets them.
 const (
-	firstUnknownSnooze = time.Second
-	mostUnknownSnooze  = time.Minute
+	firstUnknownDelay   = time.Second
+	longestUnknownDelay = time.Minute
 
 	// maxUnknownKinds limits the unknown kinds whose first message a worker remembers. Messages of further kinds are
 	// snoozed.
@@ -40,30 +42,34 @@ const (
 
 const maxKindBytes = 128
 
-// Mux calls the handler of a message's kind. The zero value has no handlers. Add handlers with Kind.Handle, and give the mux to a worker:
+// Mux calls the handler of a message's kind. The zero value has no handlers. Add handlers with Kind.Handle, and give
+// the mux to a worker:
 //
 //	mux := &bridge.Mux{}
 //	CloseOrder.Handle(mux, closeOrder)
 //	worker, err := bridge.NewWorker(bridge.WorkerConfig{Redis: r, Group: "shop", Mux: mux})
 //
 // A message of a kind without a handler is snoozed for some time, and then becomes a dead letter: see
-// MaxUnknownSnoozes.
+// MaxUnknownSnoozes. A message whose header cannot be the name of a kind becomes one at once.
+//
 // Add handlers and middleware before NewWorker; afterwards Use and Kind.Handle panic.
 type Mux struct {
 	mu         sync.Mutex
 	handlers   map[kindKey]Handler
 	middleware []Middleware
 	faults     []error
-	isUsed     bool // Handler was called
+	isUsed     bool // Handler returned a handler
 }
 
 // kindKey is the name of a kind in a queue. Two queues may have kinds of one name.
 type kindKey struct{ queue, name string }
 
-// Middleware wraps a handler, for example to log each delivery. It may change the message and the error.
+// Middleware wraps a handler, for example to log each delivery. It may change the message and the error. The handler of
+// the message's kind is chosen before, so a changed header has no effect on the choice. It must not return nil.
 type Middleware func(Handler) Handler
 
-// mustBeUnused panics if a handler that the mux returned would not know of an addition. The caller holds mu.
+// mustBeUnused panics after Handler has returned a handler, because that handler would lack an addition. The caller
+// holds mu.
 func (x *Mux) mustBeUnused() {
 	if x.isUsed {
 		panic("bridge: add handlers and middleware to a Mux before NewWorker")
@@ -85,7 +91,7 @@ func (x *Mux) Use(middleware ...Middleware) {
 	}
 }
 
-// add adds a handler. fault is that of its kind.
+// add adds the handler of a kind, or notes the fault of the kind.
 func (x *Mux) add(queue, name string, fault error, handler Handler) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -122,7 +128,6 @@ func (x *Mux) Queues() []string {
 func (x *Mux) Handler() (Handler, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.isUsed = true
 	if len(x.handlers) == 0 && len(x.faults) == 0 {
 		return nil, lua.Invalid("mux", "", "has no handler")
 	}
@@ -130,44 +135,73 @@ func (x *Mux) Handler() (Handler, error) {
 		return nil, err
 	}
 	wrapped := make(map[kindKey]Handler, len(x.handlers))
+	unknown, err := x.wrap((&unknownKinds{since: map[kindKey]time.Time{}}).handle)
 	for key, handler := range x.handlers {
-		wrapped[key] = x.wrap(handler)
+		var failed error
+		wrapped[key], failed = x.wrap(handler)
+		err = cmp.Or(err, failed)
 	}
-	unknown := x.wrap((&unknownKinds{since: map[kindKey]time.Time{}}).handle)
+	if err != nil {
+		return nil, err
+	}
+	x.isUsed = true
 	return func(ctx context.Context, m *Message) error {
-		if handler := wrapped[kindKey{m.Queue, m.Headers[KindHeader]}]; handler != nil {
+		if handler := wrapped[kindOf(m)]; handler != nil {
 			return handler(ctx, m)
 		}
 		return unknown(ctx, m)
 	}, nil
 }
 
-// wrap wraps a handler in all middleware. The caller holds mu.
-func (x *Mux) wrap(handler Handler) Handler {
-	for _, one := range slices.Backward(x.middleware) {
-		handler = one(handler)
+// base64Kind is the field of a kind that is not UTF-8, in a retry of an entry that another program added.
+const base64Kind = "b64:" + lua.HeaderPrefix + KindHeader
+
+// kindOf returns the kind of a message. A name that is not UTF-8 stays the same in a retry, so that the retry does not
+// pass for a message without a kind.
+func kindOf(m *Message) kindKey {
+	name, ok := m.Headers[KindHeader]
+	if text, encoded := m.Extra[base64Kind]; !ok && encoded {
+		if decoded, err := base64.StdEncoding.DecodeString(text); err == nil {
+			name = string(decoded)
+		} else {
+			name = text
+		}
 	}
-	return handler
+	return kindKey{m.Queue, name}
+}
+
+// wrap wraps a handler in all middleware. The caller holds mu.
+func (x *Mux) wrap(handler Handler) (Handler, error) {
+	for _, one := range slices.Backward(x.middleware) {
+		if handler = one(handler); handler == nil {
+			return nil, lua.Invalid("middleware", "nil", "must return a handler")
+		}
+	}
+	return handler, nil
 }
 
 // unknownKinds handles messages of kinds without a handler.
 type unknownKinds struct {
 	mu    sync.Mutex
-	since map[kindKey]time.Time // first message of each kind
+	since map[kindKey]time.Time // when the worker got its first message of each kind
 }
 
 // handle snoozes the message, or makes it a dead letter.
 func (u *unknownKinds) handle(_ context.Context, m *Message) error {
-	kind := kindKey{m.Queue, m.Headers[KindHeader]}
+	kind := kindOf(m)
+	if err := checkKindName(kind.name); err != nil { // no release has a handler for it
+		return DeadLetter(err)
+	}
 	snoozes, _ := strconv.Atoi(m.Extra[lua.FieldSnoozes]) // not there: 0
+	snoozes = max(0, snoozes)                             // another program may have added the entry
 	age := u.age(kind)
 	if snoozes >= MaxUnknownSnoozes && age >= UnknownKindTime {
 		return DeadLetter(fmt.Errorf("no worker of group %q knows %s: it was snoozed %d times",
 			m.Group, kindInWords(kind.name), snoozes))
 	}
-	delay := mostUnknownSnooze
+	delay := longestUnknownDelay
 	if snoozes < 6 { // 1 s, 2 s, 4 s, … 32 s
-		delay = firstUnknownSnooze << snoozes
+		delay = firstUnknownDelay << snoozes
 	}
 	return Snooze(delay)
 }

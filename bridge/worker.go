@@ -73,8 +73,9 @@ func OutcomeOf(err error) Outcome { return stream.OutcomeOf(err) }
 // WorkerQueue is one queue of a worker that serves several: see [stream.WorkerQueue].
 type WorkerQueue = stream.WorkerQueue
 
-// WorkerConfig configures a Worker. Redis, Queue or Queues, Group, and Handler or Mux are required. The visibility timeout and
-// the retries are not set here: they belong to the policy of the queue, which is stored in Redis.
+// WorkerConfig configures a Worker. Redis, Group, and Handler or Mux are required; with Handler also Queue or Queues.
+// The visibility timeout and the retries are not set here: they belong to the policy of the queue, which is stored in
+// Redis.
 type WorkerConfig struct {
 	Redis  *Redis
 	Prefix string // prefix of all Redis keys; default "duestream"
@@ -92,7 +93,7 @@ type WorkerConfig struct {
 	Consumer string // unique among live workers; default: host, process ID and a random part
 	Handler  Handler
 	// Mux replaces Handler if the worker handles several kinds of messages. Without Queue and Queues, the worker serves
-	// the queues of its kinds.
+	// the queues of its kinds, with equal weights. Queue or Queues, if set, must name exactly these queues.
 	Mux *Mux
 
 	// Settled is called when a delivery has ended. It must not block; nil = no call.
@@ -159,7 +160,7 @@ func NewWorker(cfg WorkerConfig) (*Worker, error) {
 		HandlerTimeout: cfg.HandlerTimeout, AbandonAfter: cfg.AbandonAfter, MaxAbandoned: cfg.MaxAbandoned,
 	})
 	if muxFault != nil {
-		return nil, lua.Faults("worker", muxFault, errors.Unwrap(err)) // NewWorker's own error begins with "worker", too
+		return nil, lua.Faults("worker", muxFault, errors.Unwrap(err)) // stream's error begins with "worker" already
 	}
 	return worker, err
 }
@@ -171,18 +172,23 @@ func (c *WorkerConfig) useMux() error {
 		return nil
 	}
 	handler, err := c.Mux.Handler()
+	queues := c.useQueues(c.Mux.Queues(), err == nil)
 	if c.Handler != nil {
 		err = errors.Join(err, lua.Invalid("handler", "", "must be nil when there is a mux"))
 	}
 	if c.Handler = handler; handler == nil {
 		c.Handler = func(context.Context, *Message) error { return nil }
 	}
-	return errors.Join(err, c.useQueues(c.Mux.Queues()))
+	return errors.Join(err, queues)
 }
 
-// useQueues sets the queues of the mux, unless the configuration names queues. Then it must name all of the mux.
-func (c *WorkerConfig) useQueues(ofMux []string) error {
+// useQueues sets the queues of the mux, unless the configuration names queues. Then they must be those of the mux:
+// messages of another queue could only be snoozed. A faulty mux may lack queues, so complete tells whether it is sound.
+func (c *WorkerConfig) useQueues(ofMux []string, complete bool) error {
 	if c.Queue == "" && len(c.Queues) == 0 {
+		if c.Strict && len(ofMux) > 1 {
+			return lua.Invalid("strict", "true", "needs Queues: a mux has no order")
+		}
 		for _, queue := range ofMux {
 			c.Queues = append(c.Queues, WorkerQueue{Queue: queue})
 		}
@@ -196,6 +202,11 @@ func (c *WorkerConfig) useQueues(ofMux []string) error {
 		isServed := func(q WorkerQueue) bool { return q.Queue == queue }
 		if queue != c.Queue && !slices.ContainsFunc(c.Queues, isServed) {
 			faults = append(faults, lua.Invalid("queues", queue, "has a kind in the mux, and must be among the queues"))
+		}
+	}
+	for _, q := range slices.Concat(c.Queues, []WorkerQueue{{Queue: c.Queue}}) {
+		if complete && q.Queue != "" && !slices.Contains(ofMux, q.Queue) {
+			faults = append(faults, lua.Invalid("queues", q.Queue, "has no kind in the mux"))
 		}
 	}
 	return errors.Join(faults...)
