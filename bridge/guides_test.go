@@ -373,7 +373,8 @@ func Example_typedMessages() {
 		return nil
 	}
 
-	_, err := CloseOrder.Schedule(ctx, client, Order{ID: 42, Total: "9.90"}, bridge.WithID("close-42"), bridge.In(30*time.Minute))
+	order := Order{ID: 42, Total: "9.90"}
+	_, err := CloseOrder.Schedule(ctx, client, order, bridge.WithID("close-42"), bridge.In(30*time.Minute))
 	check(err)
 
 	mux := &bridge.Mux{}

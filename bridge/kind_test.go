@@ -65,8 +65,8 @@ func TestAKindReachesItsOwnHandler(t *testing.T) {
 	closeShop.Handle(mux, record[string](&got, "shop"))
 	plain.Handle(mux, record[[]byte](&got, "plain"))
 	for _, m := range []*bridge.Message{
-		message(t, closeOrder, order{ID: 42, Total: "9.90"}), message(t, remind, order{ID: 43}), message(t, closeShop, "north"),
-		message(t, plain, []byte("a")),
+		message(t, closeOrder, order{ID: 42, Total: "9.90"}), message(t, remind, order{ID: 43}),
+		message(t, closeShop, "north"), message(t, plain, []byte("a")),
 		{ID: "from-python", Queue: "orders", Payload: []byte(`{"id": 44, "new": 1}`),
 			Headers: map[string]string{"kind": "close-order"}},
 	} {
@@ -397,7 +397,8 @@ func ExampleKind() {
 
 	client, err := bridge.NewClient(bridge.ClientConfig{Redis: r, Prefix: prefix})
 	check(err)
-	receipt, err := CloseOrder.Schedule(ctx, client, Order{ID: 42}, bridge.In(50*time.Millisecond), bridge.WithID("close-42"))
+	receipt, err := CloseOrder.Schedule(ctx, client, Order{ID: 42}, bridge.In(50*time.Millisecond),
+		bridge.WithID("close-42"))
 	check(err)
 	fmt.Println(receipt.ID, "closes order", <-closed)
 	stop()
@@ -425,7 +426,8 @@ func ExampleMux_Use() {
 	check(err)
 	m, err := remind.Message(order{ID: 42})
 	check(err)
-	check(handler(context.Background(), &bridge.Message{ID: "remind-42", Queue: "orders", Payload: m.Payload, Headers: m.Headers}))
+	check(handler(context.Background(),
+		&bridge.Message{ID: "remind-42", Queue: "orders", Payload: m.Payload, Headers: m.Headers}))
 	// Output: remind-42 remind acknowledge
 }
 
