@@ -192,7 +192,7 @@ func TestAMessageOfAnUnknownKindIsSnoozedFirst(t *testing.T) {
 		got := deliver(bridge.MaxUnknownSnoozes)
 		redistest.Want(t, "action at the end", got.Action, bridge.ActionDeadLetter)
 		redistest.Want(t, "error", got.Err.Error(),
-			`no worker of group "shop" knows kind "close-order": it was snoozed 20 times`)
+			`no worker of group "shop" knows kind "close-order": it was snoozed 60 times`)
 	})
 }
 
@@ -315,6 +315,30 @@ func TestNewWorkerNamesAllFaultsOfAMux(t *testing.T) {
 	_, err = bridge.NewWorker(bridge.WorkerConfig{Mux: &bridge.Mux{}})
 	if err == nil || !strings.Contains(err.Error(), `mux "": has no handler`) {
 		t.Error(err)
+	}
+}
+
+// A group that needs only some kinds must be able to acknowledge the others.
+func TestOtherwiseHandlesTheOtherKinds(t *testing.T) {
+	t.Parallel()
+	var got []string
+	mux := &bridge.Mux{}
+	closeOrder.Handle(mux, record[order](&got, "close"))
+	mux.Otherwise(func(_ context.Context, m *bridge.Message) error {
+		got = append(got, "other "+m.Headers[bridge.KindHeader])
+		return nil
+	})
+	for _, m := range []*bridge.Message{message(t, closeOrder, order{ID: 42}), message(t, remind, order{ID: 43}),
+		{ID: "m-2", Queue: "orders", Headers: map[string]string{"kind": "\xff"}}} {
+		redistest.Want(t, m.ID, outcome(t, mux, m).Action, bridge.ActionAcknowledge)
+	}
+	redistest.Want(t, "calls", strings.Join(got, "; "), "close m-1 {42 }; other remind; other \xff")
+	twice := &bridge.Mux{}
+	for range 2 {
+		twice.Otherwise(func(context.Context, *bridge.Message) error { return nil })
+	}
+	if _, err := twice.Handler(); !errors.Is(err, bridge.ErrInvalid) {
+		t.Error("two handlers of other kinds: ", err)
 	}
 }
 

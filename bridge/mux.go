@@ -23,10 +23,11 @@ const (
 
 	// MaxUnknownSnoozes and UnknownKindTime limit how long a worker snoozes messages of an unknown kind. A message
 	// becomes a dead letter if two things hold: its group has snoozed it MaxUnknownSnoozes times, and the worker got its
-	// first message of the kind UnknownKindTime ago. The 20 snoozes of one message last about 15 minutes. The time
+	// first message of the kind UnknownKindTime ago. The 60 snoozes of one message last 55 minutes. If the workers of
+	// a new release are a tenth of all workers, one message in about 600 meets none of them in 60 snoozes. The time
 	// protects messages that the new release had snoozed often before the worker got them.
-	MaxUnknownSnoozes = 20
-	UnknownKindTime   = 15 * time.Minute
+	MaxUnknownSnoozes = 60
+	UnknownKindTime   = 55 * time.Minute
 )
 
 // Messages whose kind the mux does not know. During a deployment the new release sends messages that workers of the old
@@ -50,12 +51,14 @@ const maxKindBytes = 128
 //	worker, err := bridge.NewWorker(bridge.WorkerConfig{Redis: r, Group: "shop", Mux: mux})
 //
 // A message of a kind without a handler is snoozed for some time, and then becomes a dead letter: see
-// MaxUnknownSnoozes. A message whose header cannot be the name of a kind becomes one at once.
+// MaxUnknownSnoozes. A message whose header cannot be the name of a kind becomes one at once. Otherwise sets another
+// handler for both.
 //
-// Add handlers and middleware before NewWorker; afterwards Use and Kind.Handle panic.
+// Add handlers and middleware before NewWorker; afterwards Use, Otherwise and Kind.Handle panic.
 type Mux struct {
 	mu         sync.Mutex
 	handlers   map[kindKey]Handler
+	otherwise  Handler // of messages of other kinds; nil = unknownKinds
 	middleware []Middleware
 	faults     []error
 	isUsed     bool // Handler returned a handler
@@ -89,6 +92,21 @@ func (x *Mux) Use(middleware ...Middleware) {
 		}
 		x.middleware = append(x.middleware, one)
 	}
+}
+
+// Otherwise sets the handler of all messages of the queues whose kind has no handler. For a group that needs only some
+// kinds, it is a function that returns nil and so acknowledges the other messages.
+func (x *Mux) Otherwise(handler Handler) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.mustBeUnused()
+	switch {
+	case handler == nil:
+		x.faults = append(x.faults, lua.Required("handler of other kinds", false))
+	case x.otherwise != nil:
+		x.faults = append(x.faults, lua.Invalid("handler of other kinds", "", "is set twice"))
+	}
+	x.otherwise = handler
 }
 
 // add adds the handler of a kind, or notes the fault of the kind.
@@ -135,7 +153,11 @@ func (x *Mux) Handler() (Handler, error) {
 		return nil, err
 	}
 	wrapped := make(map[kindKey]Handler, len(x.handlers))
-	unknown, err := x.wrap((&unknownKinds{since: map[kindKey]time.Time{}}).handle)
+	otherwise := x.otherwise
+	if otherwise == nil {
+		otherwise = (&unknownKinds{since: map[kindKey]time.Time{}}).handle
+	}
+	otherwise, err := x.wrap(otherwise)
 	for key, handler := range x.handlers {
 		var failed error
 		wrapped[key], failed = x.wrap(handler)
@@ -149,7 +171,7 @@ func (x *Mux) Handler() (Handler, error) {
 		if handler := wrapped[kindOf(m)]; handler != nil {
 			return handler(ctx, m)
 		}
-		return unknown(ctx, m)
+		return otherwise(ctx, m)
 	}, nil
 }
 
