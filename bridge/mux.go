@@ -21,13 +21,13 @@ const (
 	// to a typed handler.
 	KindHeader = "kind"
 
-	// MaxUnknownSnoozes and UnknownKindTime limit how long a worker snoozes messages of an unknown kind. A message
-	// becomes a dead letter if two things hold: its group has snoozed it MaxUnknownSnoozes times, and the worker got its
-	// first message of the kind UnknownKindTime ago. The 60 snoozes of one message last 55 minutes. If the workers of
-	// a new release are a tenth of all workers, one message in about 600 meets none of them in 60 snoozes. The time
-	// protects messages that the new release had snoozed often before the worker got them.
+	// MaxUnknownSnoozes limits how often a worker snoozes a message of an unknown kind before it makes it a dead letter.
+	// The 60 snoozes of one message last 55 minutes. If the workers of a new release are a tenth of all workers, one
+	// message in about 600 meets none of them in 60 snoozes.
 	MaxUnknownSnoozes = 60
-	UnknownKindTime   = 55 * time.Minute
+	// UnknownKindTime is how long after its first message of an unknown kind a worker makes no dead letter of the kind.
+	// It protects messages that the new release had snoozed often before the worker got them.
+	UnknownKindTime = 55 * time.Minute
 )
 
 // Messages whose kind the mux does not know. During a deployment the new release sends messages that workers of the old
