@@ -175,7 +175,8 @@ func explainDuplicate(ctx context.Context, a *cli.App, op *admin.Admin, queue, i
 	if windowErr != nil || timeErr != nil || !until.After(now) {
 		return err // the window cannot be read, or the ID has none because the first message is still scheduled
 	}
-	return fmt.Errorf("%w: %s took it before; its ID is remembered until %s", err, queue, until.Local().Format(time.RFC3339))
+	return fmt.Errorf("%w: %s took it before; its ID is remembered until %s", err, queue,
+		until.Local().Format(time.RFC3339))
 }
 
 // checkExpiry refuses a message that would expire before it is due, in the cases that need the clock of the server.
