@@ -67,6 +67,7 @@ type Dashboard struct {
 	searches     *line
 	forms        *line // large ones, whose memory is in use
 	downloads    *line // large ones, whose memory is in use
+	finders      *line // requests that search a message
 	book         *letterBook
 	handler      http.Handler
 	stopping     context.Context // cancelled by Close; ends all streams
@@ -135,6 +136,7 @@ func New(cfg Config) (*Dashboard, error) {
 	d.searches = &line{what: "searches", running: map[*turn]bool{}}
 	d.forms = &line{what: "large forms", running: map[*turn]bool{}}
 	d.downloads = &line{what: "large downloads", running: map[*turn]bool{}}
+	d.finders = &line{what: "searches of one message", running: map[*turn]bool{}}
 	d.jobs = &jobs{stopping: d.stopping, all: map[string]*job{}, audit: cfg.Access.Audit, log: cfg.Logger,
 		changed:   func(j *job) { d.hub.wake(jobTopic(j)) },
 		hasChange: d.hub.changed,

@@ -262,6 +262,21 @@ func (q *request) whereToSearch() (in searched, err error) {
 	return in, nil
 }
 
+// takeFind waits until the request may search a message, which reads all entries of a queue. A token has a share of the
+// places. The caller calls leave.
+func (q *request) takeFind() (leave func(), err error) {
+	t, err := q.finders.join(q.grant.Name())
+	if err != nil {
+		return nil, err
+	}
+	before := 0
+	if err := q.finders.wait(q.ctx, t, func(n int) { before = n }); err != nil {
+		q.finders.leave(t)
+		return nil, tooMany{q.finders.what, before + 1}
+	}
+	return func() { q.finders.leave(t) }, nil
+}
+
 func showMessage(q *request) (any, error) {
 	id := q.query.Get("id")
 	if id == "" {
@@ -277,6 +292,11 @@ func showMessage(q *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	leave, err := q.takeFind()
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
 	s, err := q.lookAtMessage(q.ctx, in, id, nil)
 	if err != nil {
 		return nil, err

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/duestream/duestream/bridge/admin"
@@ -154,7 +155,7 @@ func servePayload(q *request) error {
 	if err := lua.CheckQueue(q.queue()); err != nil {
 		return err
 	}
-	s, err := q.findMessage(q.ctx, inQueue(q.queue()), q.query.Get("id"))
+	s, err := q.findOnce(inQueue(q.queue()))
 	if err != nil {
 		return err
 	}
@@ -167,6 +168,16 @@ func servePayload(q *request) error {
 	}
 	return fmt.Errorf("payload of %s: %w: the message has gone on, or has another payload now", q.query.Get("id"),
 		admin.ErrNotFound)
+}
+
+// findOnce searches the message of the address, when the request has its turn.
+func (q *request) findOnce(in searched) (messageState, error) {
+	leave, err := q.takeFind()
+	if err != nil {
+		return messageState{}, err
+	}
+	defer leave()
+	return q.findMessage(q.ctx, in, q.query.Get("id"))
 }
 
 // writePayload answers with a whole payload: as a download with this name, or with as=text or as=base64 as plain text.
@@ -192,6 +203,7 @@ func (q *request) writePayload(content []byte, name string) error {
 const (
 	largeAnswer = 1 << 20   // above this size, a process writes a few at a time
 	answerPiece = 256 << 10 // a viewer who does not take this much in streamTimeout is cut off
+	answerSpeed = 128 << 10 // bytes a second: so is one who takes the whole more slowly
 )
 
 // writeWhole writes an answer of about size bytes. The memory of a large one is in use until the viewer has it, so only
@@ -216,7 +228,11 @@ func (q *request) writeWhole(size int64, answer func() []byte) error {
 		return nil
 	}
 	rc := http.NewResponseController(q.w)
+	end := time.Now().Add(streamTimeout + time.Duration(len(content)/answerSpeed)*time.Second)
 	for piece := range slices.Chunk(content, answerPiece) {
+		if time.Now().After(end) {
+			break
+		}
 		err := writeInTime(rc, func() error {
 			_, err := q.w.Write(piece)
 			return err
@@ -235,7 +251,7 @@ func serveMessageJSON(q *request) error {
 	if err != nil {
 		return err
 	}
-	s, err := q.findMessage(q.ctx, in, q.query.Get("id"))
+	s, err := q.findOnce(in)
 	if err != nil {
 		return err
 	}

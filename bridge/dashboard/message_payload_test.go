@@ -228,3 +228,25 @@ func TestAFewLargePayloadsAreReadAtATime(t *testing.T) {
 	redistest.Want(t, "status after another has ended", status, http.StatusOK)
 	redistest.Want(t, "waiting", len(r.dashboard.downloads.waiting), 0)
 }
+
+// A token that searches messages without end must leave places to others. Regression: forty requests of one token, each
+// of which scanned 300,000 dead letters, kept all others from opening a message.
+func TestATokenDoesNotTakeAllSearchesOfMessages(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t), func(c *Config) { c.Timeout = time.Second })
+	r.send(r.Queue, "a", "p", bridge.In(time.Hour))
+	v, other := r.viewer(inspect, r.Queue), r.viewer(inspect, r.Queue)
+	for range maxSearchesOfToken {
+		if _, err := r.dashboard.finders.join(r.request(v).grant.Name()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	address := url.Values{"queue": {r.Queue}, "id": {"a"}}.Encode()
+	for _, page := range []string{"message?", "message-json?", "payload?"} {
+		status, _ := v.get(page + address)
+		redistest.Want(t, page, status, http.StatusTooManyRequests)
+	}
+	status, _ := other.get("message?" + address)
+	redistest.Want(t, "status for another token", status, http.StatusOK)
+	redistest.Want(t, "waiting", len(r.dashboard.finders.waiting), 0)
+}

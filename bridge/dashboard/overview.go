@@ -215,7 +215,7 @@ func (v overviewView) Workers() (s workersSummary) {
 			longest = *g.OldestHeld
 			held := wholeMinutes(longest)
 			g.OldestHeld = &held
-			s.Longest = &workerRow{row.Queue, g}
+			s.Longest = &workerRow{Queue: row.Queue, GroupSample: g}
 		}
 	}
 	return s

@@ -76,6 +76,11 @@ func (q *request) placeOf(id string) (admin.Sighting, error) {
 	if err := lua.CheckID(id); err != nil {
 		return admin.Sighting{}, err
 	}
+	leave, err := q.takeFind()
+	if err != nil {
+		return admin.Sighting{}, err
+	}
+	defer leave()
 	s, err := q.findMessage(q.ctx, inQueue(q.queue()), id)
 	switch {
 	case err != nil:

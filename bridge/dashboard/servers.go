@@ -42,10 +42,25 @@ type serversView struct {
 type workerRow struct {
 	Queue string
 	admin.GroupSample
+	Place string // ID of the row: a group may have any name
 }
 
 func liveServers(q *request) (*live, error) {
-	return q.liveSystem("servers-live", func(s systemSample) (any, error) { return q.servers(s), nil }), nil
+	l := q.liveSystem("servers-live", func(s systemSample) (any, error) { return q.servers(s), nil })
+	l.pieces = func(view any) []piece { return view.(serversView).pieces() }
+	return l, nil
+}
+
+// pieces returns the elements of the page that change.
+func (v serversView) pieces() (all []piece) {
+	if v.All {
+		all = append(all, piece{"servers-redis", "servers-redis", v}, piece{"servers-bridges", "servers-bridges", v},
+			piece{"servers-doctor", "examination", v})
+	}
+	for _, row := range v.Workers {
+		all = append(all, piece{row.Place, "servers-worker", row})
+	}
+	return all
 }
 
 func showServers(q *request) (any, error) {
@@ -70,7 +85,7 @@ func (q *request) servers(s systemSample) serversView {
 			continue
 		}
 		for _, g := range one.Groups {
-			v.Workers = append(v.Workers, workerRow{one.Queue, g})
+			v.Workers = append(v.Workers, workerRow{one.Queue, g, fmt.Sprint("worker-", len(v.Workers))})
 		}
 	}
 	return v

@@ -112,3 +112,21 @@ func TestSystemSaysThatNothingIsKept(t *testing.T) {
 		}
 	}
 }
+
+// An update of the page of the system must hold only the rows that changed: a system may have thousands of groups.
+func TestAnUpdateOfTheSystemHoldsOnlyItsChangedRows(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t), nil)
+	if err := r.op.Register(t.Context(), r.Queue); err != nil {
+		t.Fatal(err)
+	}
+	r.Groups("a", "b")
+	r.Fill(1)
+	stream := r.viewer([]access.Verb{access.Inspect}, r.Queue).watch("live-servers")
+	_, update := stream.next()
+	contains(t, update, `<tr id="worker-1">`)
+	r.Take("b", "worker-7", 1)
+	_, update = stream.next()
+	contains(t, update, `[id='worker-1']`, "worker-7")
+	lacks(t, update, `[id='servers-live']`, `id="worker-0"`)
+}
