@@ -27,7 +27,7 @@ func TestQueueGrows(t *testing.T) {
 	contains(t, text, "from 1 to 4 partitions?", "<del>500/s</del>", "<ins>2,000/s</ins>", "<ins>4,000</ins>")
 	status, text := v.post("do-queue-grow", hiddenFields(t, text, "do-queue-grow"))
 	redistest.Want(t, "status", status, http.StatusOK)
-	contains(t, text, "has 4 partitions now", `<th scope="row">3</th>`, "counts so far")
+	contains(t, text, "has 4 partitions now", `<th scope="row">3</th>`, "1 partition at first")
 	counts, err := r.op.Partitions(t.Context(), r.Queue)
 	redistest.Want(t, "error", err, nil)
 	redistest.Want(t, "partitions", counts.Latest(), 4)

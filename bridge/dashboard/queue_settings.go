@@ -216,7 +216,7 @@ func plainWords(s policy.Setting, v policy.Value, partitions int) string {
 	switch {
 	case s.Name == admin.SettingRate && v.Text != "":
 		count, unit, _ := strings.Cut(v.Text, "/")
-		text = fmt.Sprintf("At most %s messages become ready per %s", count,
+		text = fmt.Sprintf("At most %s ready per %s", plural(count, "message becomes", "messages become"),
 			map[string]string{"s": "second", "m": "minute", "h": "hour"}[unit])
 	case s.Name == admin.SettingReadyLimit && v.Number > 0:
 		text = fmt.Sprintf("Messages stay scheduled while %s wait for the slowest group", number(v.Number))

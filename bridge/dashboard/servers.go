@@ -197,7 +197,7 @@ func startExamination(q *request) (done, error) {
 			e.report, e.at = &report, time.Now()
 		}
 	})
-	return done{notice: "The examination has begun."}, err
+	return done{notice: "The examination has begun.", page: "servers#doctor"}, err
 }
 
 // startRepair is the action that makes the repairs of the report that the viewer has read. It makes none if another
@@ -230,7 +230,7 @@ func startRepair(q *request) (done, error) {
 		defer e.mu.Unlock()
 		e.err, e.report = err, nil // the report tells of the state before the repairs
 	})
-	return done{notice: "The repair has begun."}, err
+	return done{notice: "The repair has begun.", page: "servers#doctor"}, err
 }
 
 // versionOfReport returns a text that differs for different reports.
