@@ -52,14 +52,15 @@ var searchFields = []string{"q", "queue", "queues", "state", "id", "key", "heade
 type query struct {
 	values url.Values // its parameters
 	filter admin.SearchFilter
-	// Q is the text of the box. It is the beginning of an ID, or a part of the payload: see phases.
+	// Q is the text of the box. It is the beginning of an ID, or a part of the payload or error: see phases.
 	Q string
 }
 
 // What the text of the box stands for. The parameter "as" chooses one.
 const (
-	asID   = "id"
-	asText = "text"
+	asID    = "id"
+	asText  = "text"
+	asError = "error"
 )
 
 // readQuery reads the parameters of a search. The filter has the queues that the viewer named and may inspect, or all
@@ -115,8 +116,8 @@ func (q *request) readQuery(ctx context.Context, from url.Values) (query, error)
 	if len(s.Q) > admin.MaxSearchTextBytes {
 		add("q", lua.Invalid("q", s.Q, "must be at most %d bytes", admin.MaxSearchTextBytes))
 	}
-	if as := v.Get("as"); as != "" && as != asID && as != asText {
-		add("as", lua.Invalid("as", as, "must be %s or %s", asID, asText))
+	if as := v.Get("as"); as != "" && as != asID && as != asText && as != asError {
+		add("as", lua.Invalid("as", as, "must be %s, %s or %s", asID, asText, asError))
 	}
 	errs = append(errs, searchFault(f.Validate()))
 	if err := errors.Join(errs...); err != nil {
@@ -217,16 +218,22 @@ func (s query) isEmpty() bool { return len(s.values) == 0 }
 
 // phases returns the meanings that the text of the box may have, in order. The search tries the next meaning if the one
 // before it found nothing.
-func (s query) phases() []string {
-	switch {
-	case s.Q == "":
+func (s query) phases() (phases []string) {
+	if s.Q == "" {
 		return []string{""}
-	case s.values.Get("as") != "":
-		return []string{s.values.Get("as")}
-	case lua.CheckID(s.Q) != nil || s.filter.Prefix != "" || strings.ContainsAny(s.Q, " \t{}[]\"<>"):
-		return []string{asText} // an ID with such a character can be given in its own field
 	}
-	return []string{asID, asText}
+	if as := s.values.Get("as"); as != "" {
+		return []string{as}
+	}
+	mayBeID := lua.CheckID(s.Q) == nil && !strings.ContainsAny(s.Q, " \t{}[]\"<>")
+	if mayBeID && s.filter.Prefix == "" { // an ID with such a character can be given in its own field
+		phases = append(phases, asID)
+	}
+	phases = append(phases, asText)
+	if s.filter.Error == "" {
+		phases = append(phases, asError)
+	}
+	return phases
 }
 
 // filterAs returns the filter of a phase.
@@ -237,6 +244,8 @@ func (s query) filterAs(phase string) admin.SearchFilter {
 		f.Prefix = s.Q
 	case asText:
 		f.Text = s.Q
+	case asError:
+		f.Error = s.Q
 	}
 	return f
 }

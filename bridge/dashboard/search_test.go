@@ -174,6 +174,8 @@ func TestSearchFindsByEachField(t *testing.T) {
 		"from=" + url.QueryEscape(at.Format(time.RFC3339)) + "&until=" +
 			url.QueryEscape(at.Add(time.Second).Format(time.RFC3339)): "Q scheduled order-2",
 		"q=nothing-of-this-name": "",
+		"q=connection+refused":   "Q dead dead-1",
+		"q=refused&as=error":     "Q dead dead-1",
 	} {
 		s := v.stream(query).all()
 		wanted := strings.Split(queue(want), ", ")
@@ -209,7 +211,7 @@ func TestTheExactIDComesFirst(t *testing.T) {
 		t.Errorf("the row at the beginning is not that of the exact ID:\n%s", first)
 	}
 	s = v.stream("q=order-2").all()
-	for _, want := range []string{"nothing matches", "No ID begins with the text, and no payload contains it",
+	for _, want := range []string{"nothing matches", "No ID begins with the text, and no payload or error contains it",
 		`href="message?id=order-2"`} {
 		if !strings.Contains(s.html, want) {
 			t.Errorf("a search without a hit lacks %q:\n%s", want, s.html)
@@ -478,6 +480,8 @@ func TestChangesKeepToTheVerbsOfTheToken(t *testing.T) {
 		"no phase":         {"which": {whichAll}, "kind": {"cancel"}, "query": {"q=m-"}},
 		"no date":          {"which": {whichAll}, "kind": {"reschedule"}, "query": {"q=m-"}, "phase": {asID}},
 		"a wrong rate":     {"which": {whichAll}, "kind": {"cancel"}, "query": {"q=m-"}, "phase": {asID}, "rate": {"-1"}},
+		"a rate that would hold the job's place for ever": {"which": {whichAll}, "kind": {"cancel"}, "query": {"q=m-"},
+			"phase": {asID}, "rate": {"1e-300"}},
 		"a wrong spread": {"which": {whichAll}, "kind": {"redrive"}, "query": {"q=m-"}, "phase": {asID},
 			"spread": {"long"}},
 	} {

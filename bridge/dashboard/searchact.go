@@ -26,6 +26,9 @@ import (
 // loadOfJob is the share of the server's time that the search of a job may use, besides its changes.
 const loadOfJob = 0.05
 
+// leastChangeRate is the least number of changes per second, so that a job does not hold its place for ever.
+const leastChangeRate = 0.01
+
 // confirmation is the word that a viewer types before messages are deleted.
 const confirmation = "purge"
 
@@ -114,8 +117,9 @@ func (q *request) readAction(f *foundForm) error {
 	}
 	if text := q.query.Get("rate"); text != "" {
 		f.rate, err = strconv.ParseFloat(text, 64)
-		if err != nil || !(f.rate >= 0) || math.IsInf(f.rate, 0) {
-			add("rate", lua.Invalid("rate", text, "must be a number of messages per second, or empty for no limit"))
+		if err != nil || f.rate != 0 && !(f.rate >= leastChangeRate) || math.IsInf(f.rate, 0) {
+			add("rate", lua.Invalid("rate", text, "must be a number of messages per second, at least %g; empty = no limit",
+				leastChangeRate))
 		}
 	}
 	if f.run && f.what.Kind == admin.ActPurge && q.query.Get("confirm") != confirmation {

@@ -146,13 +146,27 @@ type foundView struct {
 	Hint    string
 }
 
-// OtherSearch returns the address of the search with the text of the box as a part of payloads; "" if that is the
-// search.
-func (v foundView) OtherSearch() string {
-	if v.Phase != asID || v.Query.Q == "" {
-		return ""
+// otherSearch is a search with the text of the box taken as another thing.
+type otherSearch struct{ What, Page string }
+
+// OtherSearches returns the searches for which the text of the box may stand, too. They did not run, because this one
+// found something.
+func (v foundView) OtherSearches() (list []otherSearch) {
+	phases := v.Query.phases()
+	if v.Query.Q == "" || len(phases) == 1 {
+		return nil
 	}
-	return "search?" + v.Query.as(asText)
+	for _, phase := range phases[slices.Index(phases, v.Phase)+1:] {
+		what := map[string]string{asText: "payloads", asError: "errors"}[phase]
+		list = append(list, otherSearch{what, "search?" + v.Query.as(phase)})
+	}
+	return list
+}
+
+// As tells what the text of the box is taken as; "" = the box is empty.
+func (v foundView) As() string {
+	return map[string]string{asID: "the beginning of an ID", asText: "a part of a payload",
+		asError: "a part of an error"}[v.Phase]
 }
 
 // Nothing says what was looked at in vain; "" = the conditions say it.
@@ -160,12 +174,16 @@ func (v foundView) Nothing() string {
 	switch {
 	case v.Query.Q == "":
 		return ""
-	case len(v.Query.phases()) > 1:
-		return "No ID begins with the text, and no payload contains it."
-	case v.Phase == asID:
+	case v.Query.values.Get("as") == asID:
 		return "No ID begins with the text."
+	case v.Query.values.Get("as") == asText:
+		return "No payload contains the text."
+	case v.Query.values.Get("as") == asError:
+		return "No error contains the text."
+	case slices.Contains(v.Query.phases(), asID):
+		return "No ID begins with the text, and no payload or error contains it."
 	}
-	return "No payload contains the text."
+	return "No payload or error contains the text."
 }
 
 // Exact returns the address of the message whose ID is the text of the box; "" = the text is not taken as an ID.
