@@ -151,8 +151,8 @@ func Configure(ctx context.Context, c rueidis.Client, settings, wake string, val
 	return err
 }
 
-// ConfigureOver is Configure, but writes nothing and returns false if a field has another value than expected; an empty
-// value stands for no field. After a lost reply a repeated call may find its own values, and return false.
+// ConfigureOver is Configure, but writes nothing and returns false if a field has neither the expected value nor its
+// new one; an empty value stands for no field. So the call may be repeated.
 func ConfigureOver(
 	ctx context.Context, c rueidis.Client, settings, wake string, expected, values []FieldValue,
 ) (done bool, err error) {

@@ -414,6 +414,7 @@ func TestConfigureOverExpectsTheValuesThatTheCallerSaw(t *testing.T) {
 			return done
 		}
 		redistest.Want(b, "no field expected", write(fields("rate", ""), fields("rate", "5", "burst", "7")), true)
+		redistest.Want(b, "repeated", write(fields("rate", ""), fields("rate", "5", "burst", "7")), true)
 		redistest.Want(b, "no field expected again", write(fields("rate", ""), fields("rate", "6")), false)
 		redistest.Want(b, "one of two differs", write(fields("rate", "5", "burst", "8"), fields("rate", "6")), false)
 		redistest.Want(b, "rate", b.text("HGET", b.k.Policy, "rate"), "5")

@@ -38,8 +38,8 @@ func WritePolicyBeside(ctx context.Context, c rueidis.Client, levels *lua.Levels
 var ErrPolicyChanged = errors.New("the settings were changed by somebody else")
 
 // WritePolicyOver is WritePolicyBeside, but returns ErrPolicyChanged if a setting in before has another stored value in
-// the queue or group; "" stands for no value. It does not compare the other settings. If the reply is lost, a repeated
-// call may return ErrPolicyChanged for its own values.
+// the queue or group; "" stands for no value. It does not compare the other settings. A setting
+// that has its new value already is no change, so the call may be repeated.
 func WritePolicyOver(ctx context.Context, c rueidis.Client, levels *lua.Levels, prefix, queue, group string,
 	before map[string]string, u policy.Update) error {
 	var expected []lua.FieldValue

@@ -45,8 +45,11 @@ local bad = wrong_type({settings, 'hash'})
 if bad then return bad end
 if not expected then return redis.error_reply('ERR expected does not parse') end
 local first = 2 * expected + 2 -- of the fields to write
+local wanted = {}
+for i = first, #ARGV, 2 do wanted[ARGV[i]] = ARGV[i + 1] end
 for i = 2, first - 1, 2 do
-  if (redis.call('HGET', settings, ARGV[i]) or '') ~= ARGV[i + 1] then return -1 end
+  local stored = redis.call('HGET', settings, ARGV[i]) or ''
+  if stored ~= ARGV[i + 1] and stored ~= wanted[ARGV[i]] then return -1 end
 end
 redis.call('HDEL', settings, SEP)
 local changed = 0

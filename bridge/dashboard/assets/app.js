@@ -198,7 +198,8 @@
     for (const output of document.querySelectorAll('[data-selected]')) {
       const boxes = output.closest('form').querySelectorAll(`input[name="${output.dataset.selected}"]:checked`);
       output.value = whole.format(boxes.length);
-      for (const button of output.form.querySelectorAll('button[value="chosen"]')) button.disabled = boxes.length === 0;
+      const needBoxes = 'button[value="chosen"], button[value="selected"]';
+      for (const button of output.form.querySelectorAll(needBoxes)) button.disabled = boxes.length === 0;
     }
   }
 
