@@ -623,3 +623,16 @@ func TestReasonsAreToldInWords(t *testing.T) {
 	_, text := r.viewer(inspect, "*").get("dead")
 	contains(t, text, "67 %", "33 %", "its handler gave it up")
 }
+
+// Letters of other programs may lack the time of their death, and then the page must not name one.
+func TestDeadNamesNoTimeThatIsNotKnown(t *testing.T) {
+	t.Parallel()
+	for oldest, isTold := range map[time.Time]bool{{}: false, time.Now(): true} {
+		var page strings.Builder
+		view := deadView{Queue: "q", Total: 2, Looked: 1, Oldest: oldest}
+		if err := templates["dead"].ExecuteTemplate(&page, "dead-live", frame{Data: view}); err != nil {
+			t.Fatal(err)
+		}
+		redistest.Want(t, oldest.String(), strings.Contains(page.String(), "died since"), isTold)
+	}
+}
