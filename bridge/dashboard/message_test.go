@@ -87,7 +87,8 @@ func TestMessagePageSaysWhyAMessageIsNotDelivered(t *testing.T) {
 	if err := r.op.MakeReady(t.Context(), q); err != nil {
 		t.Fatal(err)
 	}
-	v.wantMessage(q, "second", "waiting for its key", "customer-7", "message first of it is in flight", "Open first")
+	v.wantMessage(q, "second", "waiting for its key", "customer-7", "message first of it is in flight", "Open first",
+		"all messages of this key")
 	v.wantMessage(q, "first", "ready in "+q, "no group is on the stream: it waits for one")
 
 	r.Groups("mailer")
