@@ -60,6 +60,9 @@ func (a *Admin) Latencies(ctx context.Context, queue string) (Latencies, error) 
 	return lookup.ReadLatencies(ctx, a.redis.Client, a.prefix, queue)
 }
 
+// MaxRecent is the greatest number of changes that Recent returns.
+const MaxRecent = lookup.MaxRecent
+
 // Recent holds the newest changes of the history of a queue: see [lookup.Recent].
 type Recent = lookup.Recent
 

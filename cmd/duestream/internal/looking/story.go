@@ -12,16 +12,19 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/cli"
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
 	"github.com/duestream/duestream/cmd/duestream/internal/term"
+	"github.com/duestream/duestream/cmd/duestream/internal/usage"
 )
 
 // Story returns the command story.
 func Story(a *cli.App) *cobra.Command {
 	var queues []string
+	var limit int
 	cmd := &cobra.Command{
-		Use:   "story <id>",
-		Short: "Show the history of a message, also of one that is gone",
+		Use:   "story [<id>]",
+		Short: "Show the history of a message, also of one that is gone, or of a queue",
 		Long: `Prints the recorded changes of state of a message: when, by which program, which
-attempt, how late, and why. A queue keeps a history if its policy has one:
+attempt, how late, and why. Without an ID, prints the newest changes of the queue that
+--queue names, newest first. A queue keeps a history if its policy has one:
 
   duestream queue set emails history=50000/24h
 
@@ -29,12 +32,32 @@ This keeps at least the newest 50,000 changes of each partition, for a day. "Hel
 the time since the delivery, or since its last extension. Plain commands (XREADGROUP,
 XACK) and purges are not recorded. duestream find shows where a message is now. The exit
 code is 3 if no change is recorded, or if no queue keeps a history.`,
-		Example: "  duestream story order-42\n  duestream story order-42 --queue emails --json",
+		Example: "  duestream story order-42\n  duestream story order-42 --queue emails --json\n" +
+			"  duestream story --queue emails --limit 20",
 	}
-	check := cli.QueuesFlag(a, cmd, &queues, "read the history of this queue only; may be repeated")
+	checkQueues := cli.QueuesFlag(a, cmd, &queues, "read the history of this queue only; may be repeated")
+	cmd.Flags().IntVar(&limit, "limit", 50, "without an ID: print at most this many changes, up to 1000")
+	check := func(args []string) error {
+		switch {
+		case len(args) == 0 && len(queues) != 1:
+			return usage.Errorf("give the ID of a message, or one --queue to see its newest changes")
+		case len(args) > 0 && cmd.Flags().Changed("limit"):
+			return usage.Errorf("--limit is for the history of a queue: give it without an ID")
+		case limit < 1 || limit > admin.MaxRecent:
+			return usage.Errorf("limit %d: must be between 1 and %d", limit, admin.MaxRecent)
+		}
+		return checkQueues(args)
+	}
 	return a.WithAdmin(cmd, check, func(ctx context.Context, op *admin.Admin, args []string) error {
 		if err := cli.CheckKnown(ctx, op, queues...); err != nil {
 			return err
+		}
+		if len(args) == 0 {
+			recent, err := op.Recent(ctx, queues[0], limit)
+			if err != nil {
+				return err
+			}
+			return a.Print(recent, func() { printRecent(a, recent) })
 		}
 		s, err := readStory(ctx, a, op, args[0], queues)
 		if err != nil {
@@ -66,6 +89,22 @@ func printChanges(a *cli.App, changes []admin.Change, now time.Time) {
 		rows = append(rows, append(row, changeText(c)))
 	}
 	term.Table(a.Out, rows)
+}
+
+// printRecent prints the newest changes of a queue, with the IDs of their messages.
+func printRecent(a *cli.App, recent admin.Recent) {
+	if len(recent.Changes) == 0 {
+		fmt.Fprintln(a.Out, "nothing was recorded yet")
+	}
+	rows := [][]string{}
+	for _, c := range recent.Changes {
+		rows = append(rows, []string{c.At.Local().Format(millisecondTime), human.Relative(c.At, recent.At),
+			human.OrDash(human.OneLine(c.ID, 60)), changeText(c.Change)})
+	}
+	term.Table(a.Out, rows)
+	if recent.More {
+		a.Note("older changes are left out: a greater --limit, or the ID of a message, shows more")
+	}
 }
 
 // changeText describes a change in words.
