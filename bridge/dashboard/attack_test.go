@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -209,14 +210,80 @@ func TestALoginNeedsAPrivateConnection(t *testing.T) {
 		{"queues.example.com", "127.0.0.1:5", "", "", false}, {"127.0.0.1.example.com", "127.0.0.1:5", "", "", false},
 		{"", "127.0.0.1:5", "", "", false}, {"localhost", "10.0.0.1:5", "", "", false},
 		{"localhost", "127.0.0.1:5", "", "10.0.0.1", false}, {"queues.example.com", "127.0.0.1:5", "https", "10.0.0.1", true},
-		{"queues.example.com", "127.0.0.1:5", "http", "", false},
+		{"queues.example.com", "127.0.0.1:5", "http", "", false}, {"localhost", "127.0.0.1:5", "http", "", false},
 	} {
 		r := httptest.NewRequest(http.MethodPost, "/login", nil)
 		r.Host, r.RemoteAddr = c.host, c.peer
-		r.Header.Set("X-Forwarded-Proto", c.proto)
-		r.Header.Set("X-Forwarded-For", c.by)
+		for name, value := range map[string]string{"X-Forwarded-Proto": c.proto, "X-Forwarded-For": c.by} {
+			if value != "" {
+				r.Header.Set(name, value)
+			}
+		}
 		redistest.Want(t, fmt.Sprint(c), isPrivate(r), c.private)
 	}
+}
+
+// A proxy on this machine may hide that the browser is elsewhere, and speaks without TLS. Then the browser tells it:
+// the login page has no form, and a login is refused. A proxy with TLS may hide that, too: the cookie is for TLS alone.
+func TestTheBrowserTellsWhetherOthersCanRead(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		origin, site, agent string
+		private, secure     bool
+	}{
+		{"", "none", "Mozilla/5.0", true, false}, {"", "", "Mozilla/5.0", false, false}, {"", "", "curl/8", true, false},
+		{"http://queues.example.com", "", "Mozilla/5.0", false, false}, {"http://queues.example.com", "", "", false, false},
+		{"http://localhost:7778", "same-origin", "Mozilla/5.0", true, false},
+		{"https://queues.example.com", "same-origin", "Mozilla/5.0", true, true},
+	} {
+		r := httptest.NewRequest(http.MethodPost, "/login", nil)
+		r.Host, r.RemoteAddr = "127.0.0.1:7778", "127.0.0.1:5"
+		r.Header.Set("User-Agent", c.agent)
+		for name, value := range map[string]string{"Origin": c.origin, "Sec-Fetch-Site": c.site} {
+			if value != "" {
+				r.Header.Set(name, value)
+			}
+		}
+		redistest.Want(t, fmt.Sprint("private with ", c), isPrivate(r), c.private)
+		redistest.Want(t, fmt.Sprint("secure with ", c), session(r, "s", 1).Secure, c.secure)
+	}
+}
+
+// A link of another site must not log a viewer in with the token behind #, unless the dashboard is that of "duestream
+// dev" and the viewer is not logged in.
+func TestALinkLogsNobodyIn(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t), nil)
+	_, text := r.stranger().get("login")
+	lacks(t, text, "data-by-address")
+	dev := newRig(t, redistest.Shared(t), func(cfg *Config) { cfg.LoginByAddress = true })
+	_, text = dev.stranger().get("login")
+	contains(t, text, "data-by-address")
+	_, text = dev.viewer(inspect, "*").get("login")
+	lacks(t, text, "data-by-address")
+}
+
+// A change that changed nothing must not make the pages of others look at Redis.
+func TestAFailedChangeWakesNoPage(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t), nil)
+	q := r.request(r.viewer(operate, "*"))
+	q.query.Set("queue", "orders")
+	woken := &topic{key: "t", queue: "orders", viewers: 1, wake: make(chan struct{}, 1)}
+	r.dashboard.hub.topics["t"] = woken
+	for _, c := range []struct {
+		err  error
+		want int
+	}{{fmt.Errorf("cancel: %w", bridge.ErrNotScheduled), 0}, {conflict("held"), 0}, {errors.New("broken"), 1}, {nil, 1}} {
+		_, err := q.act(action{path: "do-x", verbs: operate, do: func(*request) (done, error) { return done{}, c.err }})
+		redistest.Want(t, "error", err, c.err)
+		redistest.Want(t, fmt.Sprintf("woken after %v", c.err), len(woken.wake), c.want)
+		select {
+		case <-woken.wake:
+		default:
+		}
+	}
+	delete(r.dashboard.hub.topics, "t")
 }
 
 // A token that ends must not make a token that lasts longer.

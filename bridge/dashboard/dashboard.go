@@ -40,6 +40,10 @@ type Config struct {
 	Logger  *slog.Logger // nil = discard
 	Version string       // shown at the foot of each page
 
+	// LoginByAddress lets the login page send the token that stands behind # of its address, without a click. It is for
+	// "duestream dev", which prints such an address. Elsewhere, a link could log a viewer in with the token of another.
+	LoginByAddress bool
+
 	// ReadOnly refuses every change, whatever the token allows.
 	ReadOnly bool
 

@@ -326,3 +326,52 @@ func TestASharedErrorNamesNoForeignQueue(t *testing.T) {
 	text, _, _ := r.request(r.viewer(inspect, "*")).event(page{}, l, nil, result{err: admin.ErrNotFound}, nil)
 	lacks(t, text, "Redis does not answer")
 }
+
+// The more topics a token has, the less often each must be looked at. Topics that all viewers share must not wait.
+func TestManyTopicsAreLookedAtLessOften(t *testing.T) {
+	t.Parallel()
+	h := newHub(t.Context(), 1000, time.Minute)
+	h.topicsOf["greedy"], h.topicsOf["other"] = 10*looksOfToken, 1
+	for topic, want := range map[*topic]time.Duration{
+		{owner: "greedy", queue: "q"}: 10 * time.Second, {owner: "greedy"}: 0,
+		{owner: "other", queue: "q"}: time.Second / looksOfToken,
+	} {
+		redistest.Want(t, "least interval of a topic of "+topic.owner+topic.queue, h.share(topic), want)
+	}
+}
+
+// The navigation must tell how many changes run, also when the last one has ended while the page is open.
+func TestAnUpdateTellsHowManyChangesRun(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t), nil)
+	v := r.viewer(operate, "*")
+	s := newSteps()
+	page := redistest.Must(r.request(v).startJob(s.spec(operate, "a")))
+	_, text := v.get(page)
+	contains(t, text, `<a id="running-jobs" href="search#jobs">1 change is running</a>`)
+	stream := v.watch("live-" + page)
+	close(s.next)
+	for {
+		name, update := stream.next()
+		redistest.Want(t, "event", name, "update")
+		if strings.Contains(update, "data-rest") {
+			contains(t, update, `<hx-partial hx-target="[id='running-jobs']"`, `href="search#jobs" hidden>`)
+			return
+		}
+	}
+}
+
+// An address of a change, in the address bar after its form was shown again, must lead to a page.
+func TestAnAddressOfAChangeLeadsToAPage(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t), nil)
+	v := r.viewer(access.Verbs(), "*")
+	for path, want := range map[string]string{"do-add-token": "<h1>Tokens</h1>", "do-message-cancel": "<h1>Overview</h1>"} {
+		status, text := v.get(path)
+		redistest.Want(t, "status of "+path, status, http.StatusOK)
+		contains(t, text, want)
+	}
+	status, text := v.get("do-remove-token")
+	redistest.Want(t, "status of a change without a form", status, http.StatusMethodNotAllowed)
+	contains(t, text, "is not a page that can be opened", `aria-label="Pages"`)
+}

@@ -26,7 +26,12 @@ const (
 	beat          = 15 * time.Second       // a stream without an update writes this often, so that proxies keep it open
 	streamTimeout = 10 * time.Second       // of a write to a viewer
 	leastInterval = 200 * time.Millisecond // between the beginnings of two looks, however much viewers change
+	leastOfAll    = time.Second            // the same, of a topic about several queues, which costs more
 )
+
+// looksOfToken is the number of looks a second at topics about one queue that a token may cause. With many topics, each
+// is looked at less often.
+const looksOfToken = 25
 
 // maxCachedParts limits the rendered parts of a topic that its viewers share. Viewers with further tokens and addresses
 // each render their own.
@@ -243,11 +248,11 @@ func (h *hub) run(t *topic) {
 		} else {
 			interval = min(interval*3/2, idleInterval)
 		}
-		if !h.awaitLook(t, interval) {
+		if !h.awaitLook(t, max(interval, h.share(t))) {
 			return
 		}
 		select {
-		case <-time.After(leastInterval - time.Since(began)):
+		case <-time.After(t.leastInterval() - time.Since(began)):
 		case <-h.stopping.Done():
 		}
 		select {
@@ -255,6 +260,25 @@ func (h *hub) run(t *topic) {
 		default:
 		}
 	}
+}
+
+// leastInterval returns the least time between the beginnings of two looks.
+func (t *topic) leastInterval() time.Duration {
+	if t.queue == "" {
+		return leastOfAll
+	}
+	return leastInterval
+}
+
+// share returns the least time between two looks that nobody asks for, so that all topics of a token together get no
+// more looks than looksOfToken. Viewers of other tokens share the topics about several queues, so these do not wait.
+func (h *hub) share(t *topic) time.Duration {
+	if t.queue == "" {
+		return 0
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return time.Duration(h.topicsOf[t.owner]) * time.Second / looksOfToken
 }
 
 // logDefect logs a look that panicked.
@@ -297,7 +321,11 @@ func (t *topic) isWatched() bool {
 }
 
 // changed makes the samples of a queue stale, because a viewer changed something in it; "" = in several queues.
-func (h *hub) changed(queue string) {
+func (h *hub) changed(queue string) { h.outdate(queue, true) }
+
+// outdate makes the samples of a queue stale. With look, the topics that somebody watches look now. Without it, only
+// new pages do.
+func (h *hub) outdate(queue string, look bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.changedAt = time.Now()
@@ -306,6 +334,9 @@ func (h *hub) changed(queue string) {
 		h.changes[""] = h.changedAt // so that no page shows the state before a change that was dropped
 	}
 	h.changes[queue] = h.changedAt
+	if !look {
+		return
+	}
 	for _, t := range h.topics {
 		isAbout := queue == "" || t.queue == "" || t.queue == queue
 		if isAbout && t.isWatched() { // a page that is loaded later asks for a look itself
@@ -756,6 +787,11 @@ func (q *request) part(p page, l *live, value any) (*rendered, error) {
 	if part.whole, err = element(p.template, l.part, l.part, f); err != nil {
 		return nil, err
 	}
+	running, err := element(p.template, runningJobs, runningJobs, f)
+	if err != nil {
+		return nil, err
+	}
+	part.whole += running
 	part.digest = maphash.String(digestSeed, part.whole)
 	if l.pieces == nil {
 		return part, nil
@@ -765,10 +801,19 @@ func (q *request) part(p page, l *live, value any) (*rendered, error) {
 		if err != nil {
 			return nil, err
 		}
-		part.ids, part.pieces = append(part.ids, one.id), append(part.pieces, text)
-		part.digests = append(part.digests, maphash.String(digestSeed, text))
+		part.add(one.id, text)
 	}
+	part.add(runningJobs, running)
 	return part, nil
+}
+
+// runningJobs is the template, and the element, that tells how many jobs run. Each update brings it, too.
+const runningJobs = "running-jobs"
+
+// add adds a piece.
+func (r *rendered) add(id, text string) {
+	r.ids, r.pieces = append(r.ids, id), append(r.pieces, text)
+	r.digests = append(r.digests, maphash.String(digestSeed, text))
 }
 
 // element renders a template as an update of the element with an ID.

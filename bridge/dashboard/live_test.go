@@ -203,7 +203,8 @@ func TestAPageShowsTheStateAfterTheChange(t *testing.T) {
 	h := newHub(stopping, 1, time.Minute)
 	q := &request{Dashboard: &Dashboard{hub: h, stopping: stopping}, ctx: t.Context()}
 	var state atomic.Int64
-	one := &live{topic: "t", look: func(context.Context) (sample, error) { return sample{value: state.Load()}, nil }}
+	one := &live{topic: "t", queue: "q"}
+	one.look = func(context.Context) (sample, error) { return sample{value: state.Load()}, nil }
 	for i := range int64(10) {
 		state.Store(i)
 		h.changed("")
@@ -290,7 +291,7 @@ func TestChangesCauseNoLooksWithoutAPause(t *testing.T) {
 		stopping, stop := context.WithCancel(t.Context())
 		h := newHub(stopping, 100, time.Minute)
 		looks := 0
-		one := &live{topic: "t", look: func(context.Context) (sample, error) {
+		one := &live{topic: "t", queue: "q", look: func(context.Context) (sample, error) {
 			looks++
 			return sample{value: looks}, nil
 		}}

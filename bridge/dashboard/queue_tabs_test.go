@@ -47,8 +47,8 @@ func TestDueTimesByMinuteHourDayAndMonth(t *testing.T) {
 	}
 	status, text := v.get(page + "minute&first=2031-03-10T12:00:00Z&until=2031-03-10T12:01:00Z")
 	redistest.Want(t, "status of a list", status, http.StatusOK)
-	contains(t, text, "2 messages due", ">first</a>", ">same-minute</a>")
-	lacks(t, text, ">next-minute</a>")
+	contains(t, text, "2 messages due", ">first<", ">same-minute<")
+	lacks(t, text, ">next-minute<")
 	_, text = v.get(page + "month&first=2031-04-02T00:00:00Z&n=1")
 	contains(t, text, "1 message due", "&lt;script&gt;alert(1)")
 	lacks(t, text, "<script>alert")

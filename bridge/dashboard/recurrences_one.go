@@ -65,7 +65,7 @@ func showRecurrence(q *request) (any, error) {
 		v.Next = append(slices.Clone(s.Next), nextRuns(s.Spec, s.Next[len(s.Next)-1], left)...)
 	}
 	key := queue + "\x00" + name
-	v.Past, err = q.pastOf.get(q.ctx, key, q.changedAt(""), func() ([]pastRun, error) {
+	v.Past, err = q.pastOf.get(q.ctx, key, q.changedAt(queue), func() ([]pastRun, error) {
 		past := q.readPast(s)
 		return past, q.ctx.Err() // a viewer who has left stores no reading for others
 	})

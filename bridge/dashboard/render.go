@@ -171,6 +171,8 @@ func (q *request) execute(status int, name string, f frame) {
 	h := q.w.Header()
 	h.Set("Content-Type", "text/html; charset=utf-8")
 	h.Set("Vary", "Accept-Encoding")
+	// The server ends the deadline with the request. Until then a viewer who does not read holds the page in memory.
+	_ = http.NewResponseController(q.w).SetWriteDeadline(time.Now().Add(readTime(int64(out.Len()))))
 	if !strings.Contains(q.r.Header.Get("Accept-Encoding"), "gzip") {
 		q.w.WriteHeader(status)
 		_, _ = out.WriteTo(q.w)

@@ -53,6 +53,9 @@ func (e elsewhere) Error() string { return "see " + e.page }
 // errNoPage: the dashboard has no such page.
 var errNoPage = errors.New("this dashboard has no such page")
 
+// errMethod: the page exists, but not for the method of the request.
+var errMethod = errors.New("this address is not a page that can be opened")
+
 // errReadOnly: the dashboard changes nothing.
 var errReadOnly = errors.New("this dashboard is read-only")
 
@@ -300,18 +303,23 @@ func (q *request) takeLargeForm(a action) (leave func(), err error) {
 	if !a.payload || size >= 0 && size <= maxActionBytes || !q.mayEver(a) {
 		return func() {}, nil
 	}
-	t, err := q.forms.join(q.grant.Name())
+	return q.takeTurn(q.forms)
+}
+
+// takeTurn waits for a turn in a line, for at most Config.Timeout. The caller calls the function that it returns.
+func (q *request) takeTurn(l *line) (leave func(), err error) {
+	t, err := l.join(q.grant.Name())
 	if err != nil {
 		return nil, err
 	}
 	ctx, end := context.WithTimeout(q.ctx, q.cfg.Timeout)
 	defer end()
 	before := 0
-	if err := q.forms.wait(ctx, t, func(n int) { before = n }); err != nil {
-		q.forms.leave(t)
-		return nil, tooMany{"large forms", before + 1}
+	if err := l.wait(ctx, t, func(n int) { before = n }); err != nil {
+		l.leave(t)
+		return nil, tooMany{l.what, before + 1}
 	}
-	return func() { q.forms.leave(t) }, nil
+	return func() { l.leave(t) }, nil
 }
 
 // act checks the form of an action, and makes the change.
@@ -343,16 +351,25 @@ func (q *request) act(a action) (done, error) {
 	if a.allQueues || a.manyQueues {
 		queue = "" // a field of that name has not been checked
 	}
-	isDone, isPreview := false, false
-	defer func() { // also if do panics: it may have changed something
-		if !isPreview {
-			q.hub.changed(queue)
-			q.cfg.Access.Audit(q.grant, "dashboard."+a.path, queue, q.subject(slog.Bool("done", isDone))...)
-		}
-	}()
-	result, err := a.do(q)
-	isDone, isPreview = err == nil, err == nil && result.preview != nil
+	var result done
+	err = errPanicked // unless do returns
+	defer func() { q.changed(a, queue, result, err) }()
+	result, err = a.do(q)
 	return result, err
+}
+
+// errPanicked: a change panicked, and may have changed something.
+var errPanicked = errors.New("the change panicked")
+
+// changed audits a change, and tells the pages about it. Nobody needs another look after an error that says that nothing
+// was changed.
+func (q *request) changed(a action, queue string, result done, err error) {
+	if err == nil && result.preview != nil {
+		return
+	}
+	isChanged := err == nil || newFailure(err).Status >= http.StatusInternalServerError
+	q.hub.outdate(queue, isChanged)
+	q.cfg.Access.Audit(q.grant, "dashboard."+a.path, queue, q.subject(slog.Bool("done", err == nil))...)
 }
 
 // maxSubject is how many bytes of a field the audit log keeps: a form may name 500 dead letters.
@@ -472,6 +489,8 @@ func newFailure(err error) failure {
 	var crowded noRoom
 	switch {
 	case errors.Is(err, errUnseen): // the change must not be repeated
+	case errors.Is(err, errMethod):
+		f.Status = http.StatusMethodNotAllowed
 	case errors.Is(err, errForbidden), errors.Is(err, errReadOnly):
 		f.Status = http.StatusForbidden
 	case errors.Is(err, errConflict), errors.Is(err, bridge.ErrNotScheduled), errors.Is(err, bridge.ErrOldBridge):
@@ -506,7 +525,8 @@ func (d *Dashboard) fail(w http.ResponseWriter, r *http.Request, q *request, err
 	}
 	if q == nil {
 		q = &request{Dashboard: d, w: w, r: r, ctx: r.Context(), query: r.URL.Query()}
-		if g, err := d.grant(r); err == nil && errors.Is(f.cause, errNoPage) { // the page has the navigation
+		if g, err := d.grant(r); err == nil && (errors.Is(f.cause, errNoPage) || errors.Is(f.cause, errMethod)) {
+			// the page has the navigation
 			q.grant = g
 		}
 	}

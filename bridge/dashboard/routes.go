@@ -135,10 +135,18 @@ func (t router) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if !ok {
 		w.Header().Set("Allow", strings.Join(slices.Sorted(maps.Keys(methods)), ", "))
-		http.Error(w, http.StatusText(http.StatusMethodNotAllowed), http.StatusMethodNotAllowed)
+		t.dashboard.fail(w, r, nil, errMethod)
 		return
 	}
 	h(w, r)
+}
+
+// pageOf returns the page of an action's form, if it needs no parameters; else the overview.
+func pageOf(a action) string {
+	if slices.ContainsFunc(navigation, func(n navItem) bool { return n.Path == a.form }) {
+		return a.form
+	}
+	return "./"
 }
 
 // newRouter returns the handler of all routes.
@@ -153,6 +161,9 @@ func (d *Dashboard) newRouter() http.Handler {
 		}
 	}
 	for _, a := range actions {
+		if a.form != "" { // after a change that shows its form again, the address bar has the path of the action
+			t.handle(http.MethodGet, "/"+a.path, func(w http.ResponseWriter, _ *http.Request) { redirect(w, pageOf(a)) })
+		}
 		t.handle(http.MethodPost, "/"+a.path, func(w http.ResponseWriter, r *http.Request) { d.answerAction(w, r, a) })
 	}
 	for _, one := range routes {

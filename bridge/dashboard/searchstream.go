@@ -232,7 +232,9 @@ func (q *request) streamSearch() error {
 	defer context.AfterFunc(q.stopping, end)()
 	q.w.Header().Set("Content-Type", "text/event-stream")
 	q.w.Header().Set("X-Accel-Buffering", "no") // a proxy must pass each hit on at once
-	st := &searchStream{q: q, send: newPacedWriter(q.w).send, end: end, before: int64(shown), checked: time.Now(),
+	w := newPacedWriter(q.w)
+	_ = w.rc.SetReadDeadline(time.Time{})
+	st := &searchStream{q: q, send: w.send, end: end, before: int64(shown), checked: time.Now(),
 		view: foundView{Query: s, Running: true, Found: int64(shown), Phase: s.phases()[0]}}
 	t, err := q.searches.join(q.grant.Name())
 	if err != nil {
@@ -264,31 +266,33 @@ func readShown(text string) (int, error) {
 	return n, nil
 }
 
-// leastRate is how many bytes a second the viewer of a search must read on average.
+// leastRate is how many bytes a second a viewer must read on average.
 const leastRate = 64 << 10
 
 // errSlowReader: a viewer reads too slowly.
 var errSlowReader = errors.New("the viewer reads too slowly")
 
-// pacedWriter writes what a search finds. It fails when the viewer has kept it waiting for streamTimeout in total, and
-// a second more for each leastRate bytes: a search that waits for its viewer holds a turn in the line.
+// pacedWriter writes what may be much. It fails when the viewer has kept it waiting for streamTimeout in total, and a
+// second more for each leastRate bytes: a search or a download that waits for its viewer holds a turn in a line, or
+// memory.
 type pacedWriter struct {
-	w      http.ResponseWriter
+	http.ResponseWriter
 	rc     *http.ResponseController
 	bytes  int64
 	waited time.Duration
 }
 
 func newPacedWriter(w http.ResponseWriter) *pacedWriter {
-	rc := http.NewResponseController(w)
-	_ = rc.SetReadDeadline(time.Time{})
-	return &pacedWriter{w: w, rc: rc}
+	return &pacedWriter{ResponseWriter: w, rc: http.NewResponseController(w)}
 }
+
+// readTime returns the time in which a viewer must read n bytes.
+func readTime(n int64) time.Duration { return streamTimeout + time.Duration(n/leastRate)*time.Second }
 
 // within calls write, which writes n bytes, for the time that is left.
 func (p *pacedWriter) within(n int, write func() error) error {
 	p.bytes += int64(n)
-	left := streamTimeout + time.Duration(p.bytes/leastRate)*time.Second - p.waited
+	left := readTime(p.bytes) - p.waited
 	if left <= 0 {
 		return errSlowReader
 	}
@@ -301,16 +305,19 @@ func (p *pacedWriter) within(n int, write func() error) error {
 // Write writes without sending at once.
 func (p *pacedWriter) Write(b []byte) (n int, err error) {
 	err = p.within(len(b), func() (err error) {
-		n, err = p.w.Write(b)
+		n, err = p.ResponseWriter.Write(b)
 		return err
 	})
 	return n, err
 }
 
+// Unwrap returns the writer below, for http.ResponseController.
+func (p *pacedWriter) Unwrap() http.ResponseWriter { return p.ResponseWriter }
+
 // send sends a text, and reports whether the viewer still reads.
 func (p *pacedWriter) send(text string) bool {
 	return p.within(len(text), func() error {
-		_, err := p.w.Write([]byte(text))
+		_, err := p.ResponseWriter.Write([]byte(text))
 		return errors.Join(err, p.rc.Flush())
 	}) == nil
 }

@@ -5,6 +5,8 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -43,13 +45,43 @@ func isPrivate(r *http.Request) bool {
 	if isTLS(r) {
 		return true
 	}
-	for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-Ip", "Via"} {
-		if r.Header.Get(name) != "" { // the browser speaks to a proxy, without TLS
-			return false
-		}
+	if isForwarded(r.Header) || isOfUnsafePage(r) { // the browser speaks to a proxy, without TLS
+		return false
 	}
 	peer, err := netip.ParseAddrPort(r.RemoteAddr)
 	return err == nil && peer.Addr().Unmap().IsLoopback() && isThisMachine(r.Host)
+}
+
+// proxyHeaders are request headers that proxies add. Headers that begin with X-Forwarded- count as well. The names are
+// in the form of http.CanonicalHeaderKey.
+var proxyHeaders = []string{"Forwarded", "Via", "X-Forwarded", "X-Real-Ip", "X-Client-Ip", "X-Cluster-Client-Ip",
+	"X-Original-Forwarded-For", "True-Client-Ip", "Cf-Connecting-Ip", "Fly-Client-Ip", "Cdn-Loop"}
+
+// isForwarded reports whether a proxy forwarded the request.
+func isForwarded(h http.Header) bool {
+	for name := range h {
+		if slices.Contains(proxyHeaders, name) || strings.HasPrefix(name, "X-Forwarded-") {
+			return true
+		}
+	}
+	return false
+}
+
+// isOfUnsafePage reports whether the browser itself tells that others may read what it sends, although a proxy has
+// hidden that: a browser sends Sec-Fetch-Site only by TLS and to its own machine, and names the page of a form.
+func isOfUnsafePage(r *http.Request) bool {
+	origin, err := url.Parse(r.Header.Get("Origin"))
+	if err != nil || origin.Scheme == "http" && !isThisMachine(origin.Host) {
+		return true
+	}
+	isBrowser := strings.HasPrefix(r.UserAgent(), "Mozilla/")
+	return isBrowser && r.Header.Get("Sec-Fetch-Site") == "" && origin.Scheme != "https"
+}
+
+// isSecure reports whether a cookie may be limited to TLS: the browser speaks TLS, as far as this process or the browser
+// tells. A proxy with TLS may not say so. The origin was checked: see http.CrossOriginProtection.
+func isSecure(r *http.Request) bool {
+	return isTLS(r) || strings.HasPrefix(r.Header.Get("Origin"), "https://")
 }
 
 // isThisMachine reports whether a browser that asks for a host, with or without a port, asks its own machine. Another
@@ -68,10 +100,17 @@ type loginView struct {
 	Next    string // page to show after the login
 	Refused bool   // the token was refused
 	Private bool   // the connection may carry a token
+
+	ByAddress bool // the page sends the token behind # of its address by itself
 }
 
 func (d *Dashboard) showLogin(w http.ResponseWriter, r *http.Request) {
-	d.renderLogin(w, http.StatusOK, loginView{Next: safeNext(r.URL.Query().Get("next")), Private: isPrivate(r)})
+	view := loginView{Next: safeNext(r.URL.Query().Get("next")), Private: isPrivate(r)}
+	if d.cfg.LoginByAddress {
+		_, err := d.grant(r)
+		view.ByAddress = errors.Is(err, errLogin) // else the address would replace the login of a viewer
+	}
+	d.renderLogin(w, http.StatusOK, view)
 }
 
 // login checks the token of the form, and stores it in a cookie that no script can read.
@@ -113,7 +152,7 @@ func (d *Dashboard) logout(w http.ResponseWriter, r *http.Request) {
 // session returns the cookie of a session. It has no Path, so the browser sends it to the directory of the login page,
 // which is the path of the dashboard whatever a proxy strips.
 func session(r *http.Request, secret string, maxAge int) *http.Cookie {
-	return &http.Cookie{Name: sessionCookie, Value: secret, MaxAge: maxAge, HttpOnly: true, Secure: isTLS(r),
+	return &http.Cookie{Name: sessionCookie, Value: secret, MaxAge: maxAge, HttpOnly: true, Secure: isSecure(r),
 		SameSite: http.SameSiteStrictMode}
 }
 

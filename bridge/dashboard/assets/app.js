@@ -371,7 +371,8 @@
       history.replaceState(null, '', location.pathname + location.search);
       login.elements.token.value = secret;
       // Elsewhere, the address may be a link of somebody who wants the viewer to act with their token.
-      if (['127.0.0.1', '[::1]', 'localhost'].includes(location.hostname)) login.requestSubmit();
+      const isOwn = ['127.0.0.1', '[::1]', 'localhost'].includes(location.hostname);
+      if (isOwn && 'byAddress' in login.dataset) login.requestSubmit();
     }
     if (document.querySelector('[data-retry]')) reload(3000);
   }

@@ -114,7 +114,8 @@ func TestPagesSurviveAnOutageOfRedis(t *testing.T) {
 // address bar.
 func TestAnAddressWithASecretLogsIn(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
+	redistest.Long(t)
+	r := newRigOn(t, redistest.Shared(t), func(cfg *dashboard.Config) { cfg.LoginByAddress = true })
 	r.send("orders", "m-1", "hello", bridge.In(time.Hour))
 	secret := r.token([]access.Verb{access.Inspect})
 	b := r.browser()

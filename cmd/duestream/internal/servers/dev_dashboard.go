@@ -63,7 +63,7 @@ func (p *devDashboard) start(
 		return err
 	}
 	p.dashboard, err = dashboard.New(dashboard.Config{Redis: r, Prefix: a.Prefix, Access: store, Version: a.Version,
-		Logger: log})
+		Logger: log, LoginByAddress: true})
 	if err != nil {
 		return err
 	}
