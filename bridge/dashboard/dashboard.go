@@ -85,6 +85,8 @@ type Dashboard struct {
 	targetsOf    readings[[]admin.PushState]   // targets of callbacks by queue
 	tokensOf     readings[[]admin.StoredToken] // tokens; the only key is ""
 
+	refusals refusals // of logins
+
 	changes    sync.Mutex // held by Close, and while a change begins
 	closed     bool
 	inProgress sync.WaitGroup // changes

@@ -146,9 +146,9 @@ func (q *request) startJob(spec jobSpec) (page string, err error) {
 	if err := q.mayRun(spec); err != nil {
 		return "", err
 	}
-	cookie, err := q.r.Cookie(sessionCookie)
+	secret, _, err := q.session(q.r)
 	if err != nil {
-		return "", errLogin
+		return "", err
 	}
 	spec.back = safeNext(spec.back)
 	j := &job{jobSpec: spec, id: rand.Text(), owner: q.grant.Name(), began: time.Now()}
@@ -159,7 +159,7 @@ func (q *request) startJob(spec jobSpec) (page string, err error) {
 		return "", err
 	}
 	viewer := &request{Dashboard: q.Dashboard, grant: q.grant, known: q.known}
-	check := func() error { return viewer.recheck(ctx, cookie.Value, spec) }
+	check := func() error { return viewer.recheck(ctx, secret, spec) }
 	q.about(slog.String("job", j.id), slog.String("change", spec.kind))
 	go q.jobs.run(ctx, j, q.grant, check)
 	return href("job", "job", j.id, "back", spec.back)

@@ -259,7 +259,7 @@ func TestAFormHasADeadline(t *testing.T) {
 	}
 	r := httptest.NewRequest(http.MethodPost, "/", lazyReader(body))
 	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	if err := parseForm(w, r, 100); err != nil || r.PostForm.Get("a") != "b" {
+	if err := parseForm(w, r, 100, formTimeout); err != nil || r.PostForm.Get("a") != "b" {
 		t.Errorf("the form is %v, %v", r.PostForm, err)
 	}
 	if len(w.set) != 2 || !w.set[1].IsZero() {
@@ -366,7 +366,9 @@ func TestAnAddressOfAChangeLeadsToAPage(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t), nil)
 	v := r.viewer(access.Verbs(), "*")
-	for path, want := range map[string]string{"do-add-token": "<h1>Tokens</h1>", "do-message-cancel": "<h1>Overview</h1>"} {
+	for path, want := range map[string]string{
+		"do-add-token": "<h1>Tokens</h1>", "do-message-cancel": "<h1>Overview</h1>",
+	} {
 		status, text := v.get(path)
 		redistest.Want(t, "status of "+path, status, http.StatusOK)
 		contains(t, text, want)
@@ -374,4 +376,75 @@ func TestAnAddressOfAChangeLeadsToAPage(t *testing.T) {
 	status, text := v.get("do-remove-token")
 	redistest.Want(t, "status of a change without a form", status, http.StatusMethodNotAllowed)
 	contains(t, text, "is not a page that can be opened", `aria-label="Pages"`)
+}
+
+// A cookie that another application of the host name has planted must neither log a viewer out nor make them act with
+// another token.
+func TestAPlantedCookieDoesNotCount(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t), nil)
+	secret := func(name string) string {
+		return redistest.Must(r.op.AddToken(t.Context(), access.Token{Name: name, Verbs: inspect, Queues: []string{"*"}}))
+	}
+	own, other := secret("own"), secret("other")
+	for _, c := range []struct {
+		cookies []string
+		want    string
+	}{
+		{[]string{own}, "own"}, {[]string{"bad", own}, "own"}, {[]string{own, "bad"}, "own"}, {[]string{own, own}, "own"},
+		{[]string{own, other}, ""}, {[]string{"bad"}, ""}, {nil, ""}, {[]string{"a", "b", "c", "d", own}, ""},
+	} {
+		req := httptest.NewRequest(http.MethodGet, "/", nil)
+		for _, value := range c.cookies {
+			req.AddCookie(&http.Cookie{Name: sessionCookie, Value: value})
+		}
+		g, err := r.dashboard.grant(req)
+		if c.want == "" && !errors.Is(err, errLogin) || c.want != "" && (err != nil || g.Name() != c.want) {
+			t.Errorf("%q: %v, %v; want %q", c.cookies, g, err, c.want)
+		}
+	}
+}
+
+// A secret that was typed into another field must not reach the log, and refused logins must.
+func TestTheLogHasNoSecretsAndHasRefusedLogins(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t), nil)
+	v := r.viewer(access.Verbs(), "*")
+	secret := access.SecretPrefix + strings.Repeat("a", 52)
+	for _, action := range []string{"do-add-token", "do-remove-token"} {
+		v.post(action, url.Values{"token": {secret}, "verb": {"inspect"}, "queue": {"*"}})
+		v.post(action, url.Values{"id": {secret}, "letter": {"1-1", secret}})
+	}
+	redistest.Want(t, "lines with the secret", r.log.Count(secret), 0)
+	if r.log.Count("(a secret)") == 0 {
+		t.Error("no line tells that there was a secret")
+	}
+	for range 3 {
+		r.stranger().post("login", url.Values{"token": {secret}})
+	}
+	if n := r.log.Count("a login to the dashboard was refused"); n == 0 {
+		t.Error("no line tells of the refused logins")
+	}
+	redistest.Want(t, "lines with the secret of a login", r.log.Count(secret), 0)
+}
+
+// The audit line of changed settings must have the values before and after the change.
+func TestTheAuditHasSettings(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t), nil)
+	r.Policy(map[string]string{"max_attempts": "9"})
+	if err := r.op.Register(t.Context(), r.Queue); err != nil {
+		t.Fatal(err)
+	}
+	v := r.viewer(operate, "*")
+	form := url.Values{"queue": {r.Queue}, "rate": {"5/s"}, "was.rate": {""}, "max_attempts": {""},
+		"was.max_attempts": {"9"}}
+	if status, text := v.post("do-queue-settings", form); status != http.StatusOK {
+		t.Fatalf("%d %s", status, text)
+	}
+	lines := r.log.Lines("dashboard.do-queue-settings")
+	if len(lines) != 1 {
+		t.Fatal(lines)
+	}
+	contains(t, lines[0], "rate: none to 5/s", "max_attempts: 9 to none")
 }

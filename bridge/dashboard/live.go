@@ -85,6 +85,7 @@ type hub struct {
 	timeout    time.Duration
 	maxViewers int
 	maxTopics  int
+	started    time.Time
 	log        *slog.Logger
 	renders    chan struct{} // has one element for each part that is being rendered
 
@@ -103,7 +104,7 @@ const leastTopics = 16
 
 func newHub(stopping context.Context, maxViewers int, timeout time.Duration) *hub {
 	return &hub{stopping: stopping, maxViewers: maxViewers, maxTopics: max(leastTopics, maxViewers/2), timeout: timeout,
-		log: slog.New(slog.DiscardHandler), renders: make(chan struct{}, maxRenders),
+		started: time.Now(), log: slog.New(slog.DiscardHandler), renders: make(chan struct{}, maxRenders),
 		topics: map[string]*topic{}, topicsOf: map[string]int{}, viewersOf: map[string]int{},
 		changes: map[string]time.Time{}}
 }
@@ -114,6 +115,10 @@ func (h *hub) wait() {
 	h.mu.Unlock()
 	h.loops.Wait()
 }
+
+// nextBeat returns the time until the next beat. All streams beat together, so that all viewers with a token share one
+// look at it.
+func (h *hub) nextBeat() time.Duration { return beat - time.Since(h.started)%beat }
 
 // noRoom: there are too many pages that are kept up to date, or too many different ones.
 type noRoom struct {
@@ -368,11 +373,10 @@ func (h *hub) wake(name string) {
 	}
 }
 
-// changedAt returns the time of the last change that a page about a queue must show; "" = about several queues. A page
-// with a notice follows a change, which another process may have made a moment ago.
+// changedAt returns the time of the last change that a page about a queue must show; "" = about several queues.
 func (q *request) changedAt(queue string) time.Time {
 	if q.r != nil {
-		if _, err := q.r.Cookie(noticeCookie); err == nil {
+		if _, err := q.r.Cookie(changedCookie); err == nil {
 			return time.Now()
 		}
 	}
@@ -627,7 +631,7 @@ func writeWithin(rc *http.ResponseController, most time.Duration, write func() e
 // stream writes the updates to the viewer, whose page shows the result with the mark seen.
 func (q *request) stream(p page, l *live, t *topic, seen string) {
 	send := q.sender()
-	beats := time.NewTicker(beat)
+	beats := time.NewTimer(q.hub.nextBeat())
 	defer beats.Stop()
 	if !send(": the stream of updates begins\n\n") {
 		return
@@ -663,6 +667,7 @@ func (q *request) stream(p page, l *live, t *topic, seen string) {
 		case <-last.changed:
 		case <-looked:
 		case <-beats.C:
+			beats.Reset(q.hub.nextBeat())
 			text, gone := noChange, q.expired()
 			if gone {
 				text = event("gone", "")

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 
@@ -299,6 +300,23 @@ func byWords(err error) error {
 	return err
 }
 
+// settingsText returns the own settings that a change writes, before and after it, for the audit log.
+func settingsText(all []admin.SettingInForce, e settingsEdit) string {
+	var words []string
+	for _, f := range all {
+		own := "none"
+		if f.Stored != "" {
+			own = f.Stored
+		}
+		if v, isChanged := e.changed[f.Name]; isChanged {
+			words = append(words, fmt.Sprintf("%s: %s to %s", f.Word, own, cmp.Or(shown(f.Setting, v), "none")))
+		} else if slices.Contains(e.update.Clear, f.Name) {
+			words = append(words, fmt.Sprintf("%s: %s to none", f.Word, own))
+		}
+	}
+	return strings.Join(words, ", ")
+}
+
 // addChange adds the difference of a setting, if the viewer changes it.
 func (v *settingsView) addChange(f admin.SettingInForce, e settingsEdit, partitions int) {
 	c := settingChange{Word: f.Word, Old: shown(f.Setting, f.Value), OldFrom: sourceText(f.From)}
@@ -391,6 +409,7 @@ func saveSettings(q *request) (done, error) {
 	if len(e.changed)+len(e.update.Clear) == 0 {
 		return done{notice: "Nothing was changed: these are the present settings.", page: page}, nil
 	}
+	q.about(slog.String("settings", settingsText(all, e)))
 	if err := q.op.WritePolicyOver(q.ctx, q.queue(), group, e.before, e.update); err != nil {
 		return done{}, err
 	}

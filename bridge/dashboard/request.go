@@ -265,7 +265,7 @@ const (
 
 // readForm reads the form of a request, of at most some bytes, into q.query.
 func (q *request) readForm(most int64) error {
-	if err := parseForm(q.w, q.r, most); err != nil {
+	if err := parseForm(q.w, q.r, most, formTimeout); err != nil {
 		return fmt.Errorf("%w: %w", errUnread,
 			lua.Invalid("form", "", "must be a form of at most %d bytes, sent within %s", most, formTimeout))
 	}
@@ -273,10 +273,10 @@ func (q *request) readForm(most int64) error {
 	return nil
 }
 
-// parseForm reads the form of a request, of at most some bytes, within formTimeout.
-func parseForm(w http.ResponseWriter, r *http.Request, most int64) error {
+// parseForm reads the form of a request, of at most some bytes, within a time.
+func parseForm(w http.ResponseWriter, r *http.Request, most int64, within time.Duration) error {
 	rc := http.NewResponseController(w)
-	_ = rc.SetReadDeadline(time.Now().Add(formTimeout))
+	_ = rc.SetReadDeadline(time.Now().Add(within))
 	defer func() { _ = rc.SetReadDeadline(time.Time{}) }()
 	r.Body = http.MaxBytesReader(w, r.Body, most)
 	return r.ParseForm()
@@ -361,14 +361,18 @@ func (q *request) act(a action) (done, error) {
 // errPanicked: a change panicked, and may have changed something.
 var errPanicked = errors.New("the change panicked")
 
-// changed audits a change, and tells the pages about it. Nobody needs another look after an error that says that nothing
-// was changed.
+// changed audits a change, and tells the pages about it. Nobody needs another look after an error that says that
+// nothing was changed.
 func (q *request) changed(a action, queue string, result done, err error) {
 	if err == nil && result.preview != nil {
 		return
 	}
 	isChanged := err == nil || newFailure(err).Status >= http.StatusInternalServerError
 	q.hub.outdate(queue, isChanged)
+	if q.w != nil {
+		http.SetCookie(q.w, &http.Cookie{Name: changedCookie, Value: "1", MaxAge: changedFor, HttpOnly: true,
+			Secure: isTLS(q.r), SameSite: http.SameSiteStrictMode})
+	}
 	q.cfg.Access.Audit(q.grant, "dashboard."+a.path, queue, q.subject(slog.Bool("done", err == nil))...)
 }
 
@@ -394,6 +398,9 @@ func (q *request) subject(attrs ...slog.Attr) []slog.Attr {
 		}
 		isKnown := slices.ContainsFunc(q.subjects, func(a slog.Attr) bool { return a.Key == one.key })
 		if value != "" && !isKnown {
+			if strings.Contains(value, access.SecretPrefix) { // typed or filled into the wrong field
+				value = "(a secret)"
+			}
 			attrs = append(attrs, slog.String(one.key, cut(value, maxSubject)))
 		}
 	}
@@ -425,6 +432,13 @@ func (q *request) allowed(a action, queue string) (access.Verb, bool) {
 func (q *request) mayOneOf(verbs []access.Verb, queue string) bool {
 	return slices.ContainsFunc(verbs, func(v access.Verb) bool { return q.may(v, queue) })
 }
+
+// changedCookie tells for changedFor seconds that the viewer has changed something, maybe in another process. A page
+// then shows nothing that was read before.
+const (
+	changedCookie = "duestream_changed"
+	changedFor    = 5
+)
 
 const noticeCookie = "duestream_notice" // a sentence for the next page, in base64
 

@@ -2,12 +2,14 @@ package dashboard
 
 import (
 	"errors"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/duestream/duestream/bridge/access"
@@ -16,7 +18,9 @@ import (
 const (
 	sessionCookie = "duestream_session" // holds the secret of the token
 	sessionLength = 12 * time.Hour
-	maxFormBytes  = 1 << 20 // of a form without a payload
+
+	maxLoginBytes = 8 << 10         // of the form, which anybody may send
+	loginTimeout  = 5 * time.Second // of sending it
 )
 
 // errLogin: the request has no token, or the token is unknown, expired or revoked.
@@ -24,15 +28,34 @@ var errLogin = errors.New("log in first")
 
 // grant returns the grant of the token in the request's cookie. errLogin: there is none that is valid.
 func (d *Dashboard) grant(r *http.Request) (*access.Grant, error) {
-	cookie, err := r.Cookie(sessionCookie)
-	if err != nil {
-		return nil, errLogin
-	}
-	g, err := d.cfg.Access.Authenticate(r.Context(), cookie.Value)
-	if errors.Is(err, access.ErrRefused) {
-		return nil, errLogin
-	}
+	_, g, err := d.session(r)
 	return g, err
+}
+
+// maxSessions is the number of cookies of a session that a request may have.
+const maxSessions = 4
+
+// session returns the secret of the token in the request's cookie, and its grant. Another application on the same host
+// name may have added a cookie of the same name. A wrong one does not count; two valid ones that differ make the viewer
+// log in, because nobody knows whose is right.
+func (d *Dashboard) session(r *http.Request) (secret string, g *access.Grant, err error) {
+	cookies := r.CookiesNamed(sessionCookie)
+	for _, c := range cookies[:min(len(cookies), maxSessions)] {
+		one, err := d.cfg.Access.Authenticate(r.Context(), c.Value)
+		switch {
+		case errors.Is(err, access.ErrRefused):
+		case err != nil:
+			return "", nil, err
+		case g != nil && c.Value != secret:
+			return "", nil, errLogin
+		default:
+			secret, g = c.Value, one
+		}
+	}
+	if g == nil {
+		return "", nil, errLogin
+	}
+	return secret, g, nil
 }
 
 // isTLS reports whether the browser speaks TLS, to this process or to a proxy in front of it.
@@ -78,8 +101,8 @@ func isOfUnsafePage(r *http.Request) bool {
 	return isBrowser && r.Header.Get("Sec-Fetch-Site") == "" && origin.Scheme != "https"
 }
 
-// isSecure reports whether a cookie may be limited to TLS: the browser speaks TLS, as far as this process or the browser
-// tells. A proxy with TLS may not say so. The origin was checked: see http.CrossOriginProtection.
+// isSecure reports whether a cookie may be limited to TLS: the browser speaks TLS, as far as this process or the
+// browser tells. A proxy with TLS may not say so. The origin was checked: see http.CrossOriginProtection.
 func isSecure(r *http.Request) bool {
 	return isTLS(r) || strings.HasPrefix(r.Header.Get("Origin"), "https://")
 }
@@ -115,7 +138,7 @@ func (d *Dashboard) showLogin(w http.ResponseWriter, r *http.Request) {
 
 // login checks the token of the form, and stores it in a cookie that no script can read.
 func (d *Dashboard) login(w http.ResponseWriter, r *http.Request) {
-	_ = parseForm(w, r, maxFormBytes) // a form that was not read has no token
+	_ = parseForm(w, r, maxLoginBytes, loginTimeout) // a form that was not read has no token
 	view := loginView{Next: safeNext(r.PostFormValue("next")), Private: isPrivate(r)}
 	if !view.Private {
 		d.renderLogin(w, http.StatusForbidden, view)
@@ -126,6 +149,7 @@ func (d *Dashboard) login(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case errors.Is(err, access.ErrRefused):
 		view.Refused = true
+		d.logRefusal(r)
 		d.renderLogin(w, http.StatusUnauthorized, view)
 		return
 	case err != nil:
@@ -133,8 +157,31 @@ func (d *Dashboard) login(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	d.cfg.Access.Audit(g, "dashboard.login", "")
-	http.SetCookie(w, session(r, secret, int(sessionLength/time.Second)))
+	http.SetCookie(w, newSession(r, secret, int(sessionLength/time.Second)))
 	redirect(w, view.Next)
+}
+
+// refusalsEvery is the time in which the log gets one line about refused logins at most.
+const refusalsEvery = time.Second
+
+// logRefusal logs a login that was refused, and how many others were refused since the last line.
+func (d *Dashboard) logRefusal(r *http.Request) {
+	d.refusals.mu.Lock()
+	defer d.refusals.mu.Unlock()
+	d.refusals.n++
+	if time.Since(d.refusals.logged) < refusalsEvery {
+		return
+	}
+	d.log.Warn("a login to the dashboard was refused", slog.String("peer", r.RemoteAddr),
+		slog.Int("count", d.refusals.n))
+	d.refusals.n, d.refusals.logged = 0, time.Now()
+}
+
+// refusals counts the refused logins since the last line of the log.
+type refusals struct {
+	mu     sync.Mutex
+	n      int
+	logged time.Time
 }
 
 // answerSession tells the script of a page whether the viewer is still logged in. It reads less than any page.
@@ -145,13 +192,13 @@ func (d *Dashboard) answerSession(w http.ResponseWriter, r *http.Request) {
 }
 
 func (d *Dashboard) logout(w http.ResponseWriter, r *http.Request) {
-	http.SetCookie(w, session(r, "", -1))
+	http.SetCookie(w, newSession(r, "", -1))
 	redirect(w, "login")
 }
 
-// session returns the cookie of a session. It has no Path, so the browser sends it to the directory of the login page,
-// which is the path of the dashboard whatever a proxy strips.
-func session(r *http.Request, secret string, maxAge int) *http.Cookie {
+// newSession returns the cookie of a session. It has no Path, so the browser sends it to the directory of the login
+// page, which is the path of the dashboard whatever a proxy strips.
+func newSession(r *http.Request, secret string, maxAge int) *http.Cookie {
 	return &http.Cookie{Name: sessionCookie, Value: secret, MaxAge: maxAge, HttpOnly: true, Secure: isSecure(r),
 		SameSite: http.SameSiteStrictMode}
 }

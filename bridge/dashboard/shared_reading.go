@@ -99,7 +99,6 @@ const readAtOnce = 16
 func readQueues[T any](
 	q *request, shared *readings[[]T], queues []string, read func(queue string) ([]T, error),
 ) (all []T, unread []unreadQueue, err error) {
-	changed := q.changedAt("")
 	found, errs := make([][]T, len(queues)), make([]error, len(queues))
 	turns := make(chan struct{}, readAtOnce)
 	var running sync.WaitGroup
@@ -107,7 +106,10 @@ func readQueues[T any](
 		turns <- struct{}{}
 		running.Go(func() {
 			defer func() { <-turns }()
-			found[i], errs[i] = shared.get(q.ctx, queue, changed, func() ([]T, error) { return read(queue) })
+			errs[i] = guarded(func() (err error) {
+				found[i], err = shared.get(q.ctx, queue, q.changedAt(queue), func() ([]T, error) { return read(queue) })
+				return err
+			})
 		})
 	}
 	running.Wait()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/access"
+	"github.com/duestream/duestream/bridge/dashboard"
 	"github.com/duestream/duestream/integration/redistest"
 )
 

@@ -24,8 +24,7 @@ const (
 	// open for updates, and opens others for pages.
 	dashboardConnections = 2 * dashboard.DefaultMaxViewers
 
-	dashboardReadTimeout = time.Minute     // of a form with a payload
-	dashboardRedial      = 2 * time.Second // wait after a connection that Redis refused
+	dashboardRedial = 2 * time.Second // wait after a connection that Redis refused
 )
 
 // isDashboard reports whether a path leads to the dashboard, which has a login of its own. / and /dashboard redirect to
@@ -52,9 +51,6 @@ func (h *httpSide) answerDashboard(w http.ResponseWriter, r *http.Request) {
 	if handler == nil {
 		answerDashboardStarts(w)
 		return
-	}
-	if r.Method == http.MethodPost {
-		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(dashboardReadTimeout))
 	}
 	(*handler).ServeHTTP(w, r)
 }

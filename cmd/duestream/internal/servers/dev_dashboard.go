@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"strconv"
 	"time"
 
@@ -67,7 +68,9 @@ func (p *devDashboard) start(
 	if err != nil {
 		return err
 	}
-	p.listener.Handle("/", p.dashboard)
+	// The path keeps the cookie of the dashboard from other servers of this machine, which the browser cannot tell apart.
+	p.listener.Handle(dashboardPath+"/", http.StripPrefix(dashboardPath, p.dashboard))
+	p.listener.Handle("GET /{$}", http.RedirectHandler(dashboardPath+"/", http.StatusFound))
 	p.listener.Serve()
 	return nil
 }
@@ -75,7 +78,7 @@ func (p *devDashboard) start(
 // address returns the address that logs in. A browser keeps what stands behind # to itself, and the script of the login
 // page sends it as the token.
 func (p *devDashboard) address() string {
-	return fmt.Sprintf("http://%s/login#%s", p.listener.Addr(), p.secret)
+	return fmt.Sprintf("http://%s%s/login#%s", p.listener.Addr(), dashboardPath, p.secret)
 }
 
 // close ends the dashboard.

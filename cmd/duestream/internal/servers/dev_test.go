@@ -19,7 +19,7 @@ import (
 
 var (
 	devURL       = regexp.MustCompile(`url +redis://(127\.0\.0\.1:[0-9]+)`)
-	devDashboard = regexp.MustCompile(`dashboard +(http://127\.0\.0\.1:[0-9]+/login#\S+)`)
+	devDashboard = regexp.MustCompile(`dashboard +(http://127\.0\.0\.1:[0-9]+/dashboard/login#\S+)`)
 
 	devData = regexp.MustCompile(`data +in (/\S+)`)
 )
