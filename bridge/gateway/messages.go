@@ -115,6 +115,29 @@ func stats(c *call) (int, any, error) {
 	return http.StatusOK, s, err
 }
 
+// recentChanges is the answer of history.
+type recentChanges struct {
+	admin.Recent
+	IsKept bool `json:"kept"` // the queue keeps a history
+}
+
+// history returns the newest changes of the messages of a queue.
+func history(c *call) (int, any, error) {
+	n, err := c.query.integer("limit", 50, 1, admin.MaxRecent)
+	if err != nil {
+		return 0, nil, err
+	}
+	if err := c.op.CheckKnown(c.Ctx, c.queue); err != nil {
+		return 0, nil, err
+	}
+	recent, err := c.op.Recent(c.Ctx, c.queue, int(n))
+	isKept := !errors.Is(err, admin.ErrNoHistory)
+	if !isKept {
+		err = nil
+	}
+	return http.StatusOK, recentChanges{recent, isKept}, err
+}
+
 func peek(c *call) (int, any, error) {
 	n, err := c.query.integer("limit", 10, 1, mostListed)
 	payloads, errFlag := c.query.flag("payloads")

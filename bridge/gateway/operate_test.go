@@ -93,6 +93,14 @@ func TestDeadLettersAreListedMendedRedrivenAndPurged(t *testing.T) {
 	r.do("DELETE", path+"/x", "").refused(http.StatusUnprocessableEntity, typeInvalid)
 
 	r.do("GET", "/v1/queues/orders/stats", "").want(http.StatusOK).has(`"dead":0`)
+	r.do("GET", "/v1/queues/orders/history", "").want(http.StatusOK).has(`"changes":[]`).has(`"kept":false`)
+	r.do("PATCH", "/v1/queues/orders/policy", `{"history":100,"history_ms":60000}`, "Content-Type: application/json").
+		want(http.StatusOK)
+	r.do("POST", "/v1/queues/orders/messages?id=told&in_ms=600000", "").want(http.StatusCreated)
+	r.do("GET", "/v1/queues/orders/history?limit=1", "").want(http.StatusOK).has(`"id":"told"`).has(`"kept":true`)
+	r.do("DELETE", "/v1/queues/orders/messages/told", "").want(http.StatusNoContent)
+	r.do("GET", "/v1/queues/orders/history?limit=0", "").refused(http.StatusUnprocessableEntity, typeInvalid)
+	r.do("GET", "/v1/queues/nobody/history", "").refused(http.StatusNotFound, typeNotFound)
 	r.do("GET", "/v1/queues/orders/consumers?group=g", "").want(http.StatusOK)
 	r.do("GET", "/v1/queues/orders/pending?group=g", "").want(http.StatusOK).has(`{"pending":[]}`)
 	r.do("GET", "/v1/queues/orders/pending?group=other", "").refused(http.StatusNotFound, typeNoGroup)

@@ -217,6 +217,8 @@ func table() []route {
 			query: "interval_ms queues", handler: events, stream: true},
 		{name: "peek", method: http.MethodGet, pattern: queuePath + "/schedule", verb: access.Inspect,
 			query: "limit payloads", handler: peek},
+		{name: "history", method: http.MethodGet, pattern: queuePath + "/history", verb: access.Inspect, query: "limit",
+			handler: history},
 		{name: "pending", method: http.MethodGet, pattern: queuePath + "/pending", verb: access.Inspect,
 			query: "group consumer min_idle_ms limit", handler: pending},
 		{name: "consumers", method: http.MethodGet, pattern: queuePath + "/consumers", verb: access.Inspect, query: "group",
