@@ -220,7 +220,9 @@ func TestARateIsKeptAndSaysWhenToComeAgain(t *testing.T) {
 func TestARequestKeepsItsSaneID(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	for id, kept := range map[string]bool{"abc-1.2:3_4": true, "a b": false, "a\"b": false, strings.Repeat("a", 65): false} {
+	for id, kept := range map[string]bool{
+		"abc-1.2:3_4": true, "a b": false, "a\"b": false, strings.Repeat("a", 65): false,
+	} {
 		if got := r.do("GET", "/v1/queues", "", "X-Request-Id: "+id).header.Get("X-Request-Id"); (got == id) != kept ||
 			got == "" {
 			t.Errorf("%q became %q", id, got)
@@ -263,7 +265,9 @@ func TestAGatewayTakesSoManyRequestsAtOnce(t *testing.T) {
 	}
 	_, _ = io.WriteString(conn, "POST /v1/queues/orders/messages HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer "+r.token+
 		"\r\nContent-Length: 5\r\n\r\nab")
-	redistest.Eventually(t, 10*time.Second, func() (bool, string) { return r.g.busy.Load() == 1, "the request does not begin" })
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+		return r.g.busy.Load() == 1, "the request does not begin"
+	})
 	r.do("GET", "/v1/queues", "").want(http.StatusServiceUnavailable)
 	_ = conn.Close()
 	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
