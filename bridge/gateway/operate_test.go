@@ -52,7 +52,8 @@ func TestRedrivenLettersAreThereWhenTheAnswerIs(t *testing.T) {
 	const path = "/v1/queues/orders/"
 	var list struct{ Letters []struct{ Letter string } }
 	r.do("GET", path+"dead?id=x", "").want(http.StatusOK).read(&list)
-	r.do("POST", path+"dead/"+url.PathEscape(list.Letters[0].Letter)+"/redrive", "").want(http.StatusOK).has(`"scheduled":1`)
+	r.do("POST", path+"dead/"+url.PathEscape(list.Letters[0].Letter)+"/redrive", "").want(http.StatusOK).
+		has(`"scheduled":1`)
 	r.do("POST", path+"deliveries?group=g", "").want(http.StatusOK).has(`"id":"x"`)
 	r.do("POST", path+"dead/redrive?all=true", "").want(http.StatusOK).has(`"scheduled":1`)
 	r.do("POST", path+"deliveries?group=g", "").want(http.StatusOK).has(`"id":"y"`)
