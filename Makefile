@@ -42,8 +42,9 @@ proof: ## everything that a change must pass: what CI runs
 	.ci/run
 
 .PHONY: browser
-browser: ## test the dashboard in Chromium, with axe-core
-	$(GO) test -count=1 -timeout 20m $(GOTESTFLAGS) ./bridge/dashboard/browser
+browser: ## test the dashboard in Chromium, with axe-core, and print how heavy its pages are; SCREENSHOTS=dir keeps pictures
+	cd bridge/dashboard/browser && $(if $(SCREENSHOTS),DUESTREAM_TEST_SCREENSHOTS=$(abspath $(SCREENSHOTS))) \
+		$(GO) test -count=1 -timeout 40m $(QUICKLY_BUILT) $(GOTESTFLAGS)
 
 PICTURES := docs/guides/dashboard-pictures
 

@@ -1,6 +1,7 @@
 package browser
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -54,29 +55,18 @@ func TestPagesOfDeadLettersAreAccessible(t *testing.T) {
 	r.dead("mails", "sender", lua.ReasonExpired, "", numbered("mail", 3)...)
 	b := r.browser()
 	b.logIn(access.Verbs()...)
-	b.open("dead")
-	b.sees("503 Service Unavailable")
-	b.looks("dead")
-	b.open("dead?queue=orders")
-	b.sees("All were read")
-	b.looks("dead-of-queue")
-	b.open("dead-letters?queue=orders")
-	b.sees("order-39")
-	b.looks("dead-letters")
-	b.open("dead-letters?queue=orders&id=nothing")
-	b.sees("No further letter matches")
-	b.looks("dead-letters-none")
+	b.view("dead-none", "dead?queue=mails&group=nobody", "None of the letters")
+	b.view("dead", "dead", "503 Service Unavailable")
+	b.view("dead-of-queue", "dead?queue=orders", "All were read")
+	b.view("dead-letters", "dead-letters?queue=orders", "order-39")
+	b.view("dead-letters-none", "dead-letters?queue=orders&id=nothing", "No further letter matches")
 	b.open("dead-letters?queue=orders&group=audit")
 	b.click("tbody a")
 	b.sees("Failed for good")
 	b.looks("dead-letter")
-	b.open("dead-redrive?queue=orders&reason=max_attempts")
-	b.sees("Count first")
-	b.looks("dead-redrive")
+	b.view("dead-redrive", "dead-redrive?queue=orders&reason=max_attempts", "Count first")
 	must(t, r.op.Register(t.Context(), "quiet"))
-	b.open("dead?queue=quiet")
-	b.sees("There are no dead letters")
-	b.looks("dead-empty")
+	b.view("dead-empty", "dead?queue=quiet", "quiet has no dead letters")
 }
 
 // Keys alone select two letters, redrive them to another group, and come back to the list.
@@ -88,22 +78,22 @@ func TestLettersAreRedrivenByKeyboardAlone(t *testing.T) {
 	b := r.browser()
 	b.logIn(access.Operate)
 	b.tabTo(`nav a[href="dead"]`)
-	b.press("Enter")
+	b.enter()
 	b.sees("Letters per hour")
 	b.toFirstRow()
-	b.press("Enter")
+	b.enter()
 	b.sees("Redrive selected (0)")
 	b.toFirstRow()
 	b.press("x", "j", "x")
 	redistest.Want(t, "selected", b.count("input:checked"), 2)
 	b.sees("Redrive selected (2)")
 	b.tabTo("button.redrive")
-	b.press("Enter")
+	b.enter()
 	b.sees("Redrive 2 dead letters")
 	b.tabTo("#field-to")
 	b.press("s", "e", "c", "o", "n", "d")
-	b.tabTo("main form button.primary")
-	b.press("Enter")
+	b.tabTo(`form[action="do-dead-redrive"] button.primary`)
+	b.enter()
 	b.sees("2 letters were redriven to group second.")
 	b.sees("order-1")
 	b.lacks("order-3")
@@ -116,7 +106,6 @@ func TestLettersAreRedrivenByKeyboardAlone(t *testing.T) {
 // toFirstRow marks the first row.
 func (b *browser) toFirstRow() {
 	b.t.Helper()
-	b.listens()
 	b.press("j")
 }
 
@@ -133,14 +122,14 @@ func TestLetterIsEditedInABrowser(t *testing.T) {
 	b.click(`a[href^="dead-edit"]`)
 	b.looks("dead-edit")
 	b.set("#field-payload", "{\"order\": 42,\n\n")
-	b.click("button.primary")
+	b.click(`form[action="do-dead-edit"] button.primary`)
 	b.sees("must be JSON, because it was: line 3")
 	b.set("#field-payload", "\n{\"order\": 42,\n\"to\": \"bob@example.com\"}\n")
-	b.click("button.primary")
+	b.click(`form[action="do-dead-edit"] button.primary`)
 	b.sees("Nothing is changed yet")
 	b.sees("bob@example.com")
 	b.looks("dead-difference")
-	b.click("button.primary")
+	b.click(`form[action="do-dead-edit"] button.primary`)
 	b.sees("1 letter was redriven.")
 	peeked, err := r.op.Peek(t.Context(), "orders", 1, true)
 	must(t, err)
@@ -157,7 +146,7 @@ func TestAllLettersArePurgedInABrowser(t *testing.T) {
 	b.logIn(access.Operate)
 	b.open("dead-letters?queue=orders&group=mailer")
 	b.click(`a[href^="dead-purge"]`)
-	b.click("main form button.primary")
+	b.click(`form[action="do-dead-purge"] button.primary`)
 	b.sees("30 messages would be changed")
 	redistest.Want(t, "buttons that work", b.count("#job-next button:enabled"), 0)
 	b.fill("#field-confirm", "30")
@@ -179,9 +168,17 @@ func TestDeadFollowsAnotherViewer(t *testing.T) {
 	other.logIn(access.Operate)
 	other.open("dead-letters?queue=orders")
 	other.click("tbody a")
-	other.click("main form button.primary")
+	other.click(`form[action="do-dead-redrive"] button.primary`)
 	other.sees("1 letter was redriven.")
 	watcher.sees("2 letters")
+}
+
+// recurrence returns a recurrence of the queue "reports".
+func (r *rig) recurrence(name string) bridge.Recurrence {
+	r.T.Helper()
+	s, err := r.op.Recurrence(r.T.Context(), "reports", name)
+	must(r.T, err)
+	return s.Spec
 }
 
 // Each page about recurrences has no violation of accessibility and fits the window, with recurrences and without.
@@ -191,9 +188,7 @@ func TestRecurrencesInABrowser(t *testing.T) {
 	b := r.browser()
 	b.expects("400")
 	b.logIn(access.Verbs()...)
-	b.open("recurrences")
-	b.sees("There is no recurrence")
-	b.looks("recurrences-empty")
+	b.view("recurrences-empty", "recurrences", "There is no recurrence")
 	for _, spec := range []bridge.Recurrence{
 		{Name: "nightly", Cron: "@daily", Zone: "Europe/Paris", Owner: "billing", Payload: []byte(`{"to": "all"}`)},
 		{Name: "ping", Every: 90 * time.Second, Overlap: bridge.OverlapSkip, Paused: true},
@@ -203,30 +198,41 @@ func TestRecurrencesInABrowser(t *testing.T) {
 		_, err := r.op.Recur(t.Context(), spec)
 		must(t, err)
 	}
-	b.open("recurrences")
-	b.sees("on the 1st and 15th")
-	b.looks("recurrences")
+	b.view("recurrences", "recurrences", "on the 1st and 15th")
 	b.click(`a[href*="name=nightly"]`)
 	b.sees("at 00:00 every day in Europe/Paris")
+	planned := r.Number("ZCARD", r.On("reports").Keys.Due)
 	b.click(`[formaction="do-recurrence-run"]`)
 	b.sees("was scheduled for now")
-	b.looks("recurrence")
+	redistest.Want(t, "scheduled by hand", r.Number("ZCARD", r.On("reports").Keys.Due)-planned, 1)
+	b.click(`[formaction="do-recurrence-pause"]`)
+	b.sees("It is paused.")
+	redistest.Want(t, "paused", r.recurrence("nightly").Paused, true)
+	b.looks("recurrence-paused")
+	b.click(`[formaction="do-recurrence-resume"]`)
+	b.lacks("It is paused.")
+	redistest.Want(t, "paused after resume", r.recurrence("nightly").Paused, false)
+	b.view("recurrence", "recurrence?queue=reports&name=nightly", "Next occurrences")
 	b.open("recurrence-edit?queue=reports")
 	b.fill("#field-name", "hourly")
 	b.fill("#field-cron", "0 25 * * *")
-	b.click("button.primary")
+	b.click(`form[action="do-recurrence-save"] button.primary`)
 	b.sees("must be 0 to 23")
 	b.looks("recurrence-edit")
 	b.fill("#field-cron", "@hourly")
 	b.set("#field-overlap", "skip")
-	b.click("button.primary")
+	b.click(`form[action="do-recurrence-save"] button.primary`)
 	b.sees("every hour in")
 	b.looks("recurrence-preview")
-	b.click("button.primary")
+	b.click(`form[action="do-recurrence-save"] button.primary`)
 	b.sees("hourly was added.")
+	redistest.Want(t, "stored", r.recurrence("hourly").Cron, "@hourly")
 	b.click(`[data-opens="remove"]`)
 	redistest.Want(t, "buttons that work", b.count("#remove button.danger:enabled"), 0)
 	b.fill("#field-confirm", "hourly")
-	b.click("#remove button.danger:enabled")
+	b.click(`form[action="do-recurrence-remove"] button.danger`)
 	b.sees("hourly was removed.")
+	if _, err := r.op.Recurrence(t.Context(), "reports", "hourly"); !errors.Is(err, bridge.ErrNoRecurrence) {
+		t.Errorf("the recurrence is still there: %v", err)
+	}
 }

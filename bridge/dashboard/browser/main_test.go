@@ -4,16 +4,23 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/chromedp/chromedp"
 
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-func TestMain(m *testing.M) { redistest.Main(m) }
+func TestMain(m *testing.M) {
+	redistest.SideBySide(3) // the tests wait for updates of pages more than they compute
+	code := redistest.Run(m)
+	printWeights()
+	os.Exit(code)
+}
 
 // programs are the names of browsers that the tests can use.
 var programs = []string{"chromium", "chromium-browser", "google-chrome", "google-chrome-stable"}
@@ -33,7 +40,9 @@ var chromium = sync.OnceValues(func() (context.Context, error) {
 			programs)
 	}
 	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path),
+		chromedp.WSURLReadTimeout(actionTime),            // a start takes long on a busy machine
 		chromedp.Flag("ignore-certificate-errors", true), // of the tests' own proxies
+		chromedp.Flag("disable-gpu", true),
 		chromedp.Flag("lang", "en-GB"))
 	allocator, end := chromedp.NewExecAllocator(context.Background(), options...)
 	ctx, _ := chromedp.NewContext(allocator)
@@ -43,7 +52,9 @@ var chromium = sync.OnceValues(func() (context.Context, error) {
 	}
 	redistest.AtExit(func() error {
 		defer end()
-		err := chromedp.Cancel(ctx)
+		ending, stop := context.WithTimeout(ctx, time.Minute)
+		defer stop()
+		err := chromedp.Cancel(ending)
 		if errors.Is(err, context.Canceled) {
 			return nil
 		}

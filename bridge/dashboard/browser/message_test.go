@@ -10,9 +10,7 @@ import (
 	"time"
 
 	cdpbrowser "github.com/chromedp/cdproto/browser"
-	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/emulation"
-	"github.com/chromedp/chromedp"
 
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/access"
@@ -32,11 +30,7 @@ func (r *rig) messagePage(id string) string { return "message?queue=" + r.Queue 
 // place returns the only place of a message in the rig's queue.
 func (r *rig) place(id string) admin.Sighting {
 	r.T.Helper()
-	f, err := r.op.Find(r.T.Context(), id, admin.FindOptions{Queues: []string{r.Queue}})
-	if err != nil || len(f.Places) != 1 {
-		r.T.Fatalf("%s is in %d places: %v", id, len(f.Places), err)
-	}
-	return f.Places[0]
+	return r.placeIn(r.Queue, id)
 }
 
 // The page of a message has no violation of accessibility and fits the window, in each state and with each form.
@@ -57,12 +51,11 @@ func TestMessagePageIsAccessible(t *testing.T) {
 		{"message-nowhere", r.messagePage("order-40"), "The message is in none of them"},
 		{"message-move", r.messagePage("order-42") + "&do=move", "New due time"},
 		{"message-cancel", r.messagePage("order-42") + "&do=cancel", "It will not be delivered"},
+		{"message-expire", r.messagePage("order-42") + "&do=expire", "makes it a dead letter"},
 		{"message-purge", r.messagePage("order-41") + "&do=purge&letter=" + r.place("order-41").Letter, "for ever"},
 		{"message-form", "message", "Type the ID of a message"},
 	} {
-		b.open(c.page)
-		b.sees(c.text)
-		b.looks(c.name)
+		b.view(c.name, c.page, c.text)
 	}
 }
 
@@ -95,7 +88,7 @@ func TestMessagePageFollowsAMessage(t *testing.T) {
 	close(goOn)
 	b.sees("acknowledged by mailer at")
 	b.sees("Refresh")
-	redistest.Eventually(t, patience, func() (bool, string) { return r.openStreams() == 0, "the stream stays open" })
+	r.streamsAre(0)
 }
 
 // The date picker is in the viewer's zone, and Redis gets the exact time.
@@ -113,8 +106,8 @@ func TestMessagePageReschedulesInTheZoneOfTheViewer(t *testing.T) {
 	b.eval(`document.querySelector("#field-local").value`, &shown)
 	redistest.Want(t, "the field at first", shown, "2100-01-02T08:34:05")
 	b.set("#field-local", "2100-06-07T08:09:10")
-	b.click(`form.chosen button`)
-	b.sees("Moved: order-42 is due at 2100-06-07 02:39:10 UTC.")
+	b.click(`form[action="do-message-move"].chosen button`)
+	b.sees("Moved: order-42 is due at 2100-06-07 08:09:10 IST.")
 	redistest.Want(t, "due time", r.place("order-42").Due.UTC().Format(time.RFC3339), "2100-06-07T02:39:10Z")
 }
 
@@ -128,53 +121,89 @@ func TestMessagePagePurgesByKeyboard(t *testing.T) {
 	b.open(r.messagePage("order-41"))
 	b.sees("Purge…")
 	b.eval(`document.querySelector('a[href*="do=purge"]').focus()`, nil)
-	b.press("Enter")
+	b.enter()
 	b.sees("for ever")
 	disabled := func(want bool) {
 		t.Helper()
-		redistest.Eventually(t, patience, func() (bool, string) {
-			return (b.count(".chosen button:disabled") == 1) == want, fmt.Sprint("the button is disabled: ", !want)
+		b.until(func() (bool, string) {
+			is := b.count(`form[action="do-message-purge"] button:disabled`) == 1
+			return is == want, fmt.Sprint("the button is disabled: ", is)
 		})
 	}
 	disabled(true)
-	b.listens()
-	redistest.Eventually(t, patience, func() (bool, string) {
+	b.until(func() (bool, string) {
 		return b.count("input[data-confirms]:focus") == 1, "the field has no focus"
 	})
 	for _, letter := range "purge" {
 		b.press(string(letter))
 	}
 	disabled(false)
-	b.press("Enter")
+	b.enter()
 	b.sees("Purged: the dead letter of order-41 is deleted.")
 	redistest.Want(t, "dead letters", r.Length(r.Keys.Dead), int64(0))
 }
 
-// Copy puts the whole payload into the clipboard, however little of it the page shows.
-func TestMessagePageCopiesTheWholePayload(t *testing.T) {
+// A message is cancelled, expired and redriven with the mouse, each with its effect in Redis.
+func TestMessagePageCancelsExpiresAndRedrives(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.Kill("mailer", lua.ReasonMaxAttempts, "no route", "order-41")
+	r.send(r.Queue, "order-42", order, bridge.In(time.Hour))
+	r.send(r.Queue, "order-43", order, bridge.In(time.Hour))
+	b := r.browser()
+	b.logIn(access.Operate)
+	b.open(r.messagePage("order-42"))
+	b.click(`a[href*="do=cancel"]`)
+	b.click(`form[action="do-message-cancel"] button.danger`)
+	b.sees("Cancelled: order-42 will not be delivered.")
+	redistest.Want(t, "scheduled", r.Number("ZCARD", r.Keys.Due), int64(1))
+	b.open(r.messagePage("order-43"))
+	b.click(`a[href*="do=expire"]`)
+	b.click(`form[action="do-message-expire"] button.danger`)
+	b.sees("Expired: a bridge makes order-43 a dead letter")
+	if at := r.place("order-43").Expires; at.IsZero() || at.After(time.Now().Add(time.Minute)) {
+		t.Errorf("order-43 expires at %v", at)
+	}
+	b.open(r.messagePage("order-41"))
+	b.click(`form[action="do-message-redrive"] button`)
+	b.sees("Redriven: order-41 is delivered again")
+	redistest.Want(t, "dead letters", r.Length(r.Keys.Dead), int64(0))
+	redistest.Want(t, "order-41 is dead", r.place("order-41").Letter, "")
+}
+
+// A payload of 5 MiB is shown in part, so that its page is light. It is copied and downloaded whole.
+func TestALargePayloadIsTakenWhole(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	payload := strings.Repeat("0123456789 é\n", 400_000)
 	r.send(r.Queue, "large", payload, bridge.In(time.Hour))
 	b := r.browser()
 	b.logIn(access.Inspect)
-	b.run(chromedp.ActionFunc(func(ctx context.Context) error {
-		browser := cdp.WithExecutor(ctx, chromedp.FromContext(ctx).Browser)
+	b.ofBrowser(func(ctx context.Context) error {
 		return cdpbrowser.GrantPermissions([]cdpbrowser.PermissionType{
 			cdpbrowser.PermissionTypeClipboardReadWrite, cdpbrowser.PermissionTypeClipboardSanitizedWrite,
-		}).WithBrowserContextID(chromedp.FromContext(ctx).BrowserContextID).Do(browser)
-	}))
-	b.open(r.messagePage("large"))
-	b.sees("64.0 KiB of 5.3 MiB shown")
-	// What the clipboard gets is recorded instead of read back, because only the tab in front may read it.
+		}).WithBrowserContextID(b.cookies).Do(ctx)
+	})
+	b.view("message-large", r.messagePage("large"), "64.0 KiB of 5.3 MiB shown")
+	file := b.downloads(`section.payload a[href^="payload?"]`)
+	redistest.Want(t, "the download is the payload", string(file) == payload, true)
+	// What the clipboard gets is recorded instead of read back, because only the tab in front may read it. The button says
+	// for a moment only that it has copied, so that is recorded, too.
 	b.eval(`navigator.clipboard.write = async (items) => {
 		const text = await (await items[0].getType('text/plain')).arrayBuffer();
 		const sum = new Uint8Array(await crypto.subtle.digest('SHA-256', text));
 		window.copied = [...sum].map((byte) => byte.toString(16).padStart(2, '0')).join('');
-	}, null`, nil)
+	};
+	window.said = [];
+	const button = document.querySelector("[data-copies-from]");
+	new MutationObserver(() => said.push(button.textContent)).observe(button, {childList: true})`, nil)
 	b.click("[data-copies-from]")
-	b.sees("Copied")
 	var copied string
+	b.until(func() (bool, string) {
+		var said string
+		b.eval(`said.join()`, &said)
+		return strings.HasPrefix(said, "Copied"), "the button says " + said
+	})
 	b.eval("window.copied", &copied)
 	sum := sha256.Sum256([]byte(payload))
 	redistest.Want(t, "digest of the copy", copied, hex.EncodeToString(sum[:]))
@@ -202,7 +231,7 @@ func TestMessagePageRunsNoScriptOfAProducer(t *testing.T) {
 	b.eval("document.title", &title)
 	redistest.Want(t, "title", title, id+" · duestream")
 	b.eval(`document.querySelector('a[href*="as=text"]').href`, &plain)
-	b.run(chromedp.Navigate(plain))
+	b.follow(func() { b.navigate(plain) })
 	b.sees(hostile)
 	b.eval("document.title + document.contentType", &title)
 	redistest.Want(t, "title and type of the plain text", title, "text/plain")
@@ -217,7 +246,7 @@ func TestMessagePageSaysThatThePayloadHasChanged(t *testing.T) {
 	b.logIn(access.Inspect)
 	b.open(r.messagePage("order-42"))
 	b.sees("the old payload")
-	redistest.Eventually(t, patience, func() (bool, string) { return r.openStreams() > 0, "no stream of updates" })
+	r.streamsAre(1)
 	r.send(r.Queue, "order-42", "the new payload", bridge.In(time.Hour), bridge.Replace)
 	b.sees("The payload has changed since.")
 	b.click("#payload-changed a")

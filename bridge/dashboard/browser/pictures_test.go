@@ -87,12 +87,13 @@ const most = 1400
 func (s *shop) picture(b *browser, dir, name string) {
 	s.T.Helper()
 	for _, l := range []struct {
-		look
-		end string
-	}{{look{false, deskWidth}, ""}, {look{true, deskWidth}, "-dark"}, {look{false, phoneWidth}, "-phone"}} {
+		dark  bool
+		width int64
+		end   string
+	}{{false, deskWidth, ""}, {true, deskWidth, "-dark"}, {false, phoneWidth, "-phone"}} {
 		b.show(l.dark, l.width)
 		var high int64
-		b.eval("new Promise(r => requestAnimationFrame(() => r(document.documentElement.scrollHeight)))", &high)
+		b.eval("document.documentElement.scrollHeight", &high)
 		var picture []byte
 		b.run(
 			emulation.SetDeviceMetricsOverride(l.width, max(height, min(high, most)), 1, false),

@@ -23,15 +23,14 @@ func (r *rig) policy() bridge.Policy {
 	return p
 }
 
-// Each tab of a queue has no violation of accessibility and fits the window, with contents and without.
-func TestTabsOfAQueueAreAccessible(t *testing.T) {
-	t.Parallel()
-	r := newRig(t)
+// busyQueue fills "orders" with scheduled messages, a message that a worker holds, and a history.
+func (r *rig) busyQueue() {
+	r.T.Helper()
 	r.bridge()
 	history := 1000
-	must(t, r.op.WritePolicy(t.Context(), "orders", "", admin.PolicyUpdate{History: &history}))
+	must(r.T, r.op.WritePolicy(r.T.Context(), "orders", "", admin.PolicyUpdate{History: &history}))
 	held := make(chan struct{})
-	t.Cleanup(func() { close(held) })
+	r.T.Cleanup(func() { close(held) })
 	r.worker("orders", "mailer", func(ctx context.Context, m *bridge.Message) error {
 		if m.ID == "held" {
 			select {
@@ -45,31 +44,43 @@ func TestTabsOfAQueueAreAccessible(t *testing.T) {
 	for i := range 30 {
 		r.send("orders", fmt.Sprint("later-", i), "hello", bridge.In(time.Duration(i*i)*time.Minute))
 	}
+}
+
+// Each tab that shows a queue has no violation of accessibility and fits the window, with contents and without.
+func TestTabsOfAQueueAreAccessible(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.busyQueue()
 	must(t, r.op.Register(t.Context(), "empty"))
+	b := r.browser()
+	b.logIn(access.Verbs()...)
+	for _, v := range []struct{ queue, tab, text string }{
+		{"orders", "consumers", "Held by mailer"}, {"orders", "", "Next due"}, {"orders", "due", "Due times by hour"},
+		{"orders", "latency", "orders"}, {"orders", "history", "later-0"},
+		{"empty", "", "nothing is scheduled"}, {"empty", "due", "empty"}, {"empty", "consumers", "No consumer"},
+		{"empty", "latency", "empty"},
+	} {
+		b.view("queue-"+v.queue+"-"+v.tab, "queue?queue="+v.queue+"&tab="+v.tab, v.text)
+	}
+}
+
+// Each tab that changes a queue has no violation of accessibility and fits the window, also before and after a change.
+func TestFormsOfAQueueAreAccessible(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.busyQueue()
 	b := r.browser()
 	b.expects("400")
 	b.logIn(access.Verbs()...)
-	for queue, tabs := range map[string][]string{
-		"orders": {"", "due", "consumers", "latency", "history", "settings", "partitions", "create", "delete"},
-		"empty":  {"", "due", "consumers", "latency"},
+	for _, v := range []struct{ name, query, text string }{
+		{"settings", "settings", "retry_max"}, {"partitions", "partitions", "Grow to"},
+		{"create", "create", "Create the message"}, {"delete", "delete", "Delete orders"},
+		{"settings-differences", "settings&change=1&rate=500/s&retry_max=10m", "Differences to save"},
+		{"settings-refused", "settings&change=1&rate=fast", "This was refused"},
+		{"partitions-confirm", "partitions&partitions=8", "Grow orders from 1 to 8"},
 	} {
-		for _, tab := range tabs {
-			b.open("queue?queue=" + queue + "&tab=" + tab)
-			if queue == "orders" && tab == "consumers" {
-				b.sees("Held by mailer")
-			}
-			b.sees(queue)
-			b.looks("queue-" + queue + "-" + tab)
-		}
+		b.view("queue-"+v.name, "queue?queue=orders&tab="+v.query, v.text)
 	}
-	b.open("queue?queue=orders&tab=settings&change=1&rate=500/s&retry_max=10m")
-	b.sees("Differences to save")
-	b.looks("queue-settings-differences")
-	b.open("queue?queue=orders&tab=settings&change=1&rate=fast")
-	b.sees("This was refused")
-	b.looks("queue-settings-refused")
-	b.open("queue?queue=orders&tab=partitions&partitions=8")
-	b.looks("queue-partitions-confirm")
 }
 
 // The overview follows the queue by itself, and its buttons pause and resume the queue.
@@ -121,7 +132,7 @@ func TestABarListsItsMessages(t *testing.T) {
 	b.open("queue?queue=orders&tab=due&by=day") // the page before has told the zone
 	b.sees("Asia/Tokyo")
 	b.eval(`document.querySelector(".chart .bars a:last-of-type").focus()`, nil)
-	b.press("Enter")
+	b.enter()
 	b.sees("due from")
 }
 
@@ -169,11 +180,11 @@ func TestAMessageIsCreatedAndRepeated(t *testing.T) {
 	b.set("#field-at", "2031-07-01T12:00:00")
 	b.set("#field-kind", "json")
 	b.fill("#field-payload", `{"n":`)
-	b.click("form.create button.primary")
+	b.click(`form[action="do-queue-create"] button.primary`)
 	b.sees("is not JSON")
 	b.fill("#field-payload", "{\"n\":\n9007199254740993}")
 	b.fill("#field-headers", "trace: 1\nlang: de")
-	b.click("form.create button.primary")
+	b.click(`form[action="do-queue-create"] button.primary`)
 	b.sees("Message order-42 is scheduled.")
 	place := func(id string) admin.Sighting {
 		t.Helper()
@@ -188,7 +199,7 @@ func TestAMessageIsCreatedAndRepeated(t *testing.T) {
 	b.open("queue?queue=orders&tab=create&from=order-42")
 	b.fill("#field-id", "order-43")
 	b.fill("#field-in", "1h")
-	b.click("form.create button.primary")
+	b.click(`form[action="do-queue-create"] button.primary`)
 	b.sees("Message order-43 is scheduled.")
 	redistest.Want(t, "payload of the repetition", string(place("order-43").Payload), string(first.Payload))
 }
@@ -202,7 +213,7 @@ func TestAQueueGrowsAndIsDeleted(t *testing.T) {
 	b.logIn(access.Operate)
 	b.open("queue?queue=orders&tab=partitions")
 	b.fill("#field-partitions", "3")
-	b.press("Enter")
+	b.enter()
 	b.sees("Grow orders from 1 to 3 partitions?")
 	b.click(`form[action="do-queue-grow"] button`)
 	b.sees("orders has 3 partitions now")
@@ -216,10 +227,10 @@ func TestAQueueGrowsAndIsDeleted(t *testing.T) {
 	b.eval(`document.querySelector("button.danger").disabled`, &disabled)
 	redistest.Want(t, "the button is disabled", disabled, true)
 	b.fill("#field-confirm", "orders")
-	b.click("button.danger")
+	b.click(`form[action="do-queue-delete"] button.danger`)
 	b.sees("it holds 1 scheduled")
 	b.click(`input[name="force"]`)
-	b.click("button.danger")
+	b.click(`form[action="do-queue-delete"] button.danger`)
 	b.sees("orders was deleted, with 1 scheduled.")
 	if err := r.op.CheckKnown(t.Context(), "orders"); !errors.Is(err, admin.ErrNoQueue) {
 		t.Errorf("the queue is still there: %v", err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -33,7 +34,8 @@ type rig struct {
 	stripping string // address of a proxy with TLS that removes path; tabs use it unless they are told otherwise
 	passing   string // address of a proxy with TLS that leaves path as it is
 	direct    string // address without a proxy and without TLS
-	streams   int    // open streams of updates; read it with openStreams
+	tabs      int    // opened so far
+	streams   int    // open streams of updates; see streamsAre
 	mu        sync.Mutex
 }
 
@@ -118,11 +120,14 @@ func (r *rig) count(change int) {
 	r.streams += change
 }
 
-// openStreams returns the number of open streams of updates.
-func (r *rig) openStreams() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.streams
+// streamsAre waits until a number of streams of updates is open.
+func (r *rig) streamsAre(want int) {
+	r.T.Helper()
+	redistest.Eventually(r.T, patience, func() (bool, string) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return r.streams == want, fmt.Sprintf("%d streams are open, want %d", r.streams, want)
+	})
 }
 
 // token adds a token for all queues, or for the given ones, and returns its secret.
@@ -134,6 +139,16 @@ func (r *rig) token(verbs []access.Verb, queues ...string) (secret string) {
 	secret, err := r.op.AddToken(r.T.Context(), access.Token{Name: "viewer-" + rand.Text(), Verbs: verbs, Queues: queues})
 	must(r.T, err)
 	return secret
+}
+
+// placeIn returns the only place of a message in a queue.
+func (r *rig) placeIn(queue, id string) admin.Sighting {
+	r.T.Helper()
+	f, err := r.op.Find(r.T.Context(), id, admin.FindOptions{Queues: []string{queue}})
+	if err != nil || len(f.Places) != 1 {
+		r.T.Fatalf("%s is in %d places: %v", id, len(f.Places), err)
+	}
+	return f.Places[0]
 }
 
 // send schedules a message.

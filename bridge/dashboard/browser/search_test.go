@@ -2,10 +2,9 @@ package browser
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
-
-	"github.com/chromedp/chromedp"
 
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/access"
@@ -24,26 +23,18 @@ func TestATenantIsMovedToTomorrowByKeyboard(t *testing.T) {
 	}
 	b := r.browser()
 	b.logIn(access.Operate)
-	redistest.Eventually(t, patience, func() (bool, string) { // the script of the page may not run yet
-		b.press("/")
-		var there bool
-		b.eval(`document.activeElement.id === "quick-search"`, &there)
-		return there, "the key / does not lead to the search"
-	})
-	b.press("Backspace") // a test types the character into the field that gets the focus
-	b.run(chromedp.KeyEvent(`"tenant":"acme"`))
-	b.press("Enter")
+	b.press("/", `"tenant":"acme"`)
+	b.enter()
 	b.sees("5 messages match")
 	b.looks("search")
 	redistest.Want(t, "rows", b.count("#hits tr"), 5)
-	b.press("a")                           // to the change
-	b.run(chromedp.KeyEvent("Reschedule")) // a select takes the option that is typed
+	b.press("a", "Reschedule") // to the change; a select takes the option that is typed
 	b.tabTo(`button[value="all"]:not([formaction])`)
-	b.press("Enter")
+	b.enter()
 	b.sees("Counted: 5 messages would be changed")
 	b.looks("job-count")
 	b.press("a") // to the button
-	b.press("Enter")
+	b.enter()
 	b.sees("Done: 5 messages were changed")
 	b.looks("job-done")
 	peeked, err := r.op.Peek(t.Context(), "orders", 10, false)
@@ -55,19 +46,6 @@ func TestATenantIsMovedToTomorrowByKeyboard(t *testing.T) {
 		}
 	}
 	redistest.Want(t, "messages of tomorrow", moved, 5)
-}
-
-// tabTo presses Tab until an element has the focus.
-func (b *browser) tabTo(selector string) {
-	b.t.Helper()
-	for range 100 {
-		b.press("Tab")
-		var there bool
-		if b.eval(fmt.Sprintf("document.activeElement.matches(%q)", selector), &there); there {
-			return
-		}
-	}
-	b.t.Fatalf("the key Tab does not reach %s", selector)
 }
 
 // Rows are selected by keyboard, and only they are changed.
@@ -86,7 +64,7 @@ func TestHitsAreSelectedByKeyboard(t *testing.T) {
 	b.press("x")
 	b.sees("Change the selected (1)")
 	b.press("x")
-	b.press("Enter") // opens the row, and sends no form
+	b.enter() // opens the row, and sends no form
 	b.sees("Story")
 	redistest.Want(t, "messages", r.Number("ZCARD", r.On("orders").Keys.Due), 4)
 	b.open("search?q=needle")
@@ -105,16 +83,10 @@ func TestTheSearchPageBeforeASearch(t *testing.T) {
 	r.send("orders", "order-1", "needle", bridge.In(time.Hour))
 	b := r.browser()
 	b.logIn(access.Inspect)
-	b.open("search")
-	b.sees("Search the messages of 1 queue")
-	b.looks("search-empty")
+	b.view("search-empty", "search", "Search the messages of 1 queue")
 	b.expects("400")
-	b.open("search?q=nothing-there&queues=none*&from=2030-01-01T00:00:00Z")
-	b.sees("must match a queue")
-	b.looks("search-fault")
-	b.open("search?q=nothing-there")
-	b.sees("nothing matches")
-	b.looks("search-nothing")
+	b.view("search-fault", "search?q=nothing-there&queues=none*&from=2030-01-01T00:00:00Z", "must match a queue")
+	b.view("search-nothing", "search?q=nothing-there", "nothing matches")
 }
 
 // A search can be stopped while Redis hangs, and goes on later. A hit is shown once.
@@ -141,9 +113,93 @@ func TestASearchIsStoppedAndGoesOn(t *testing.T) {
 	b.looks("search-running")
 	b.click("[data-stop]")
 	b.sees("Stopped. What was found is shown.")
-	redistest.Eventually(t, patience, func() (bool, string) { return r.openStreams() == 0, "the stream is open" })
+	r.streamsAre(0)
 	r.Server.Resume()
 	b.click("[data-go-on]")
 	b.sees("2 messages match")
 	redistest.Want(t, "rows", b.count("#hits tr"), 2)
+}
+
+// act sends the form of a search for all that match, counts, types the confirmation if the page asks for one, and makes
+// the change.
+func (b *browser) act(kind, rate string) {
+	b.t.Helper()
+	b.set("#field-kind", kind)
+	b.click(`form[action="do-search"] button[value="all"]:not([formaction])`)
+	b.isOn("job")
+	b.sees("Counted:")
+	if b.count("#job-next #field-confirm") > 0 {
+		b.looks("job-confirm")
+		redistest.Want(b.t, "buttons that work", b.count("#job-next button:enabled"), 0)
+		b.fill("#field-confirm", "purge")
+	}
+	if rate != "" {
+		b.fill("#field-rate", rate)
+	}
+	b.click("#job-next button")
+}
+
+// Each change of all that match must have its effect in Redis. An export must hold all that match.
+func TestEachChangeOfAllThatMatch(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	for i := range 3 {
+		r.send("late", fmt.Sprint("late-", i), "needle", bridge.In(time.Hour))
+	}
+	for _, queue := range []string{"redriven", "purged"} {
+		r.dead(queue, "mailer", lua.ReasonMaxAttempts, "no such needle", numbered(queue, 3)...)
+	}
+	b := r.browser()
+	b.logIn(access.Operate)
+	search := func(queue string) {
+		t.Helper()
+		b.open("search?state=scheduled&state=dead&queues=" + queue)
+		b.sees("3 messages match")
+	}
+	search("late")
+	lines := strings.Split(strings.TrimSpace(string(b.downloads(`button[value="all"][formaction="search-export"]`))), "\n")
+	redistest.Want(t, "lines of the export", len(lines), 3)
+	b.act("expire", "")
+	b.sees("Done: 3 messages were changed")
+	for i := range 3 {
+		redistest.Want(t, "expires", r.placeIn("late", fmt.Sprint("late-", i)).Expires.IsZero(), false)
+	}
+	search("redriven")
+	b.act("redrive", "")
+	b.sees("Done: 3 messages were changed")
+	redistest.Want(t, "letters after the redrive", r.letters("redriven"), 0)
+	search("purged")
+	b.act("purge", "")
+	b.sees("Done: 3 messages were changed")
+	redistest.Want(t, "letters after the purge", r.letters("purged"), 0)
+	redistest.Want(t, "messages after the purge", r.Number("ZCARD", r.On("purged").Keys.Due), 0)
+}
+
+// A change that runs must be shown to its viewer and in the list of changes, and a stop must leave the rest alone.
+func TestAChangeIsStopped(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	const all = 500
+	for i := range all {
+		r.send("orders", fmt.Sprint("order-", i), "needle", bridge.In(time.Hour))
+	}
+	secret := r.token([]access.Verb{access.Operate})
+	b, other := r.browser(), r.browser()
+	b.logInWith(secret)
+	b.open("search?text=needle")
+	b.sees("match")
+	b.act("cancel", "1")
+	b.sees("Running. You may leave this page.")
+	b.looks("job-running")
+	other.logInWith(secret)
+	other.view("search-jobs", "search", "Changes that run")
+	b.click(`form[action="do-stop-job"] button`)
+	b.sees("Stopped. What was changed stays changed.")
+	b.looks("job-stopped")
+	left := r.Number("ZCARD", r.On("orders").Keys.Due)
+	if left < 1 || left == all {
+		t.Errorf("%d of %d messages are left", left, all)
+	}
+	other.open("search")
+	other.sees("stopped")
 }

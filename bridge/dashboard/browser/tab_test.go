@@ -2,7 +2,6 @@ package browser
 
 import (
 	"context"
-	_ "embed"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -15,23 +14,29 @@ import (
 
 	cdpbrowser "github.com/chromedp/cdproto/browser"
 	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/css"
+	"github.com/chromedp/cdproto/dom"
 	"github.com/chromedp/cdproto/emulation"
-	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/cdproto/target"
 	"github.com/chromedp/chromedp"
-	"github.com/chromedp/chromedp/kb"
 
 	"github.com/duestream/duestream/bridge/access"
 	"github.com/duestream/duestream/integration/redistest"
 )
 
 const (
-	// patience is how long a page may take. On a busy machine, redistest.Eventually waits for several times as long.
-	patience = 10 * time.Second
-	runTime  = time.Minute // limit of one action
+	// A wait looks at the page until it shows what the test waits for, and fails after mostLooks. A look, and the pause
+	// before it, take longer on a busy machine, so the deadline grows with the load. On an idle machine it is half a
+	// minute.
+	mostLooks    = 600
+	longestPause = 50 * time.Millisecond
+
+	patience   = 20 * time.Second // of redistest.Eventually, which waits for several times as long
+	actionTime = 5 * time.Minute  // of one command to Chromium; after that it hangs
 
 	deskWidth, phoneWidth = 1440, 390
 	height                = 900
@@ -44,12 +49,16 @@ type browser struct {
 	ctx  context.Context
 	base string // address of the dashboard
 
+	cookies cdp.BrowserContextID // of the window
+
 	dark  bool
 	width int64
 
 	mu       sync.Mutex
-	problems []string // what pages logged
+	console  []string // all that pages logged
+	problems []string // what of it was not expected
 	expected []string
+	traffic  traffic
 }
 
 // browser opens a tab, which finds the dashboard behind the proxy that strips its path.
@@ -60,70 +69,113 @@ func (r *rig) browserAt(base string) *browser {
 	r.T.Helper()
 	shared, err := chromium()
 	must(r.T, err)
-	id, dispose, err := newWindow(shared)
+	id, cookies, err := newWindow(shared)
 	must(r.T, err)
 	ctx, end := chromedp.NewContext(shared, chromedp.WithTargetID(id))
-	b := &browser{t: r.T, rig: r, ctx: ctx, base: base, width: deskWidth}
+	b := &browser{t: r.T, rig: r, ctx: ctx, base: base, cookies: cookies, width: deskWidth}
+	r.tabs++
+	number := r.tabs
 	chromedp.ListenTarget(ctx, b.listen)
-	must(r.T, chromedp.Run(ctx, log.Enable()))
-	b.emulate()
 	r.T.Cleanup(func() {
-		defer dispose()
+		defer closeWindow(shared, cookies)
 		defer end()
 		b.mu.Lock()
-		problems := slices.Clone(b.problems) // shown waits for a loop that takes the lock, too
+		problems := slices.Clone(b.problems)
 		b.mu.Unlock()
 		for _, one := range problems {
 			r.T.Error(one)
 		}
 		if r.T.Failed() {
-			r.T.Logf("the page at its end is %s", b.shown())
+			b.report(number)
 		}
 	})
+	// The first commands bind chromedp to the tab for as long as their context lives. chromedp follows all nodes of a
+	// page, which the tests do not need. Without focus of its own, a page of a window behind another one gets no events
+	// of focus.
+	must(r.T, chromedp.Run(ctx, css.Disable(), dom.Disable(), emulation.SetFocusEmulationEnabled(true)))
+	b.emulate()
 	return b
 }
 
-// newWindow opens a window with cookies of its own. dispose closes it.
-func newWindow(shared context.Context) (id target.ID, dispose func(), err error) {
+// newWindow opens a window with cookies of its own.
+func newWindow(shared context.Context) (id target.ID, cookies cdp.BrowserContextID, err error) {
 	ctx := cdp.WithExecutor(shared, chromedp.FromContext(shared).Browser)
-	cookies, err := target.CreateBrowserContext().WithDisposeOnDetach(true).Do(ctx)
+	cookies, err = target.CreateBrowserContext().WithDisposeOnDetach(true).Do(ctx)
 	if err != nil {
-		return "", nil, err
+		return "", "", err
 	}
-	dispose = func() { _ = target.DisposeBrowserContext(cookies).Do(ctx) }
 	id, err = target.CreateTarget("about:blank").WithBrowserContextID(cookies).WithNewWindow(true).Do(ctx)
 	if err != nil {
-		dispose()
+		closeWindow(shared, cookies)
 	}
-	return id, dispose, err
+	return id, cookies, err
 }
 
-// listen collects what goes wrong in a page. The log has the violations of the content policy.
+func closeWindow(shared context.Context, cookies cdp.BrowserContextID) {
+	ctx := cdp.WithExecutor(shared, chromedp.FromContext(shared).Browser)
+	_ = target.DisposeBrowserContext(cookies).Do(ctx)
+}
+
+// report logs all that is known about the tab of a failed test.
+func (b *browser) report(number int) {
+	b.mu.Lock()
+	console := strings.Join(b.console, "\n")
+	b.mu.Unlock()
+	dir := os.Getenv("DUESTREAM_TEST_SCREENSHOTS")
+	if dir == "" {
+		dir = filepath.Join(os.TempDir(), "duestream-browser")
+	}
+	name := fmt.Sprintf("failed-%s-%d", strings.ReplaceAll(b.t.Name(), "/", "-"), number)
+	file, err := b.picture(dir, name)
+	if err != nil {
+		file = "none: " + err.Error()
+	}
+	l := b.look()
+	b.t.Logf("tab %d at its end: %s\n%s\nconsole of tab %d:\n%s\nlog of the dashboard:\n%s\nscreenshot of tab %d: %s",
+		number, l.Address, l.Text, number, console, strings.Join(b.rig.log.Lines(""), "\n"), number, file)
+}
+
+// picture writes a picture of the whole page, and returns the path of the file.
+func (b *browser) picture(dir, name string) (file string, err error) {
+	ctx, end := context.WithTimeout(b.ctx, actionTime)
+	defer end()
+	var picture []byte
+	if err := chromedp.Run(ctx, chromedp.FullScreenshot(&picture, 100)); err != nil {
+		return "", err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	file = filepath.Join(dir, name+".png")
+	return file, os.WriteFile(file, picture, 0o644)
+}
+
+// listen follows what goes on in a page. The log has the violations of the content policy.
 func (b *browser) listen(event any) {
-	problem := ""
-	switch e := event.(type) {
-	case *runtime.EventExceptionThrown:
-		problem = "exception: " + e.ExceptionDetails.Error()
-	case *runtime.EventConsoleAPICalled:
-		if e.Type == runtime.APITypeError || e.Type == runtime.APITypeWarning || e.Type == runtime.APITypeAssert {
-			problem = "console: " + inJSON(e.Args)
-		}
-	case *log.EventEntryAdded:
-		if e.Entry.Level == log.LevelError || e.Entry.Level == log.LevelWarning {
-			problem = fmt.Sprintf("log: %s %s", e.Entry.Text, e.Entry.URL)
-		}
-	}
-	if problem == "" {
-		return
-	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for _, text := range append(b.expected, networkChanged) {
-		if strings.Contains(problem, text) {
-			return
-		}
+	b.traffic.listen(event)
+	line, wrong := "", false
+	switch e := event.(type) {
+	case *runtime.EventExceptionThrown:
+		line, wrong = "exception: "+e.ExceptionDetails.Error(), true
+	case *runtime.EventConsoleAPICalled:
+		line = fmt.Sprintf("console.%s: %s", e.Type, inJSON(e.Args))
+		wrong = e.Type == runtime.APITypeError || e.Type == runtime.APITypeWarning || e.Type == runtime.APITypeAssert
+	case *log.EventEntryAdded:
+		line = fmt.Sprintf("log, %s: %s %s", e.Entry.Level, e.Entry.Text, e.Entry.URL)
+		wrong = e.Entry.Level == log.LevelError || e.Entry.Level == log.LevelWarning
 	}
-	b.problems = append(b.problems, "a page reports "+problem)
+	if line == "" {
+		return
+	}
+	b.console = append(b.console, line)
+	for _, text := range append(b.expected, networkChanged) {
+		wrong = wrong && !strings.Contains(line, text)
+	}
+	if wrong {
+		b.problems = append(b.problems, "a page reports "+line)
+	}
 }
 
 func inJSON(v any) string {
@@ -141,52 +193,160 @@ func (b *browser) expects(texts ...string) {
 	b.expected = append(b.expected, texts...)
 }
 
-// nodeReplaced is the error of an action whose element an update of the page has replaced meanwhile. The action was not
-// done.
-const nodeReplaced = "No node with given id found"
-
-// run runs actions of chromedp.
+// run runs commands to Chromium.
 func (b *browser) run(actions ...chromedp.Action) {
 	b.t.Helper()
-	ctx, end := context.WithTimeout(b.ctx, runTime)
+	ctx, end := context.WithTimeout(b.ctx, actionTime)
 	defer end()
-	err := chromedp.Run(ctx, actions...)
-	for err != nil && strings.Contains(err.Error(), nodeReplaced) {
-		err = chromedp.Run(ctx, actions...)
-	}
-	if err != nil {
-		b.t.Fatalf("%v\nthe page is %s", err, b.shown())
-	}
+	must(b.t, chromedp.Run(ctx, actions...))
 }
 
-// shown returns the address and the visible text of the page.
-func (b *browser) shown() string {
-	ctx, end := context.WithTimeout(b.ctx, 5*time.Second)
-	defer end()
-	var text string
-	err := chromedp.Run(ctx, chromedp.Evaluate(`location.href + "\n" + (document.body?.innerText ?? "")`, &text))
-	if err != nil {
-		return err.Error()
-	}
-	return text
-}
-
-// networkChanged is the error of a request that runs while the machine gets or loses a network interface, which happens
-// when a container starts or stops.
-const networkChanged = "net::ERR_NETWORK_CHANGED"
-
-// open opens a page of the dashboard: a path relative to it, such as "queue?queue=orders".
-func (b *browser) open(page string) {
+// ofBrowser runs a command to Chromium that is not about a page.
+func (b *browser) ofBrowser(command func(context.Context) error) {
 	b.t.Helper()
-	redistest.Eventually(b.t, time.Minute, func() (bool, string) {
-		ctx, end := context.WithTimeout(b.ctx, runTime)
-		defer end()
-		err := chromedp.Run(ctx, chromedp.Navigate(b.base+page))
-		if err != nil && !strings.Contains(err.Error(), networkChanged) {
-			b.t.Fatalf("%v\nthe page is %s", err, b.shown())
+	b.run(chromedp.ActionFunc(func(ctx context.Context) error {
+		return command(cdp.WithExecutor(ctx, chromedp.FromContext(ctx).Browser))
+	}))
+}
+
+// evaluate evaluates an expression of JavaScript, awaits its promise, and decodes its value.
+func (b *browser) evaluate(expression string, into any) error {
+	ctx, end := context.WithTimeout(b.ctx, actionTime)
+	defer end()
+	return chromedp.Run(ctx, chromedp.Evaluate(expression, into,
+		func(p *runtime.EvaluateParams) *runtime.EvaluateParams { return p.WithAwaitPromise(true) }))
+}
+
+// eval evaluates an expression on a page that has been loaded; into = nil drops the value.
+func (b *browser) eval(expression string, into any) {
+	b.t.Helper()
+	b.until(func() (bool, string) {
+		b.settles()
+		err := b.evaluate(expression, into)
+		isReplaced := func(text string) bool { return strings.Contains(err.Error(), text) }
+		if err != nil && !slices.ContainsFunc(replaced, isReplaced) {
+			b.t.Fatalf("%.500s: %v", expression, err)
 		}
 		return err == nil, fmt.Sprint(err)
 	})
+}
+
+// replaced are the errors of an expression whose page loads itself again meanwhile.
+var replaced = []string{"context was destroyed", "Cannot find context", "navigated or closed"}
+
+// look is what a page shows at a moment.
+type look struct {
+	Address, Text string
+	Ready         bool   // the page is loaded, and its script runs
+	Marked        bool   // see browser.follow
+	Clicked       string // see guarding
+}
+
+// looking is the expression of a look. Some pages have no script: the plain text of a payload.
+const looking = `({
+	Address: location.href,
+	Text: document.body?.innerText ?? "",
+	Ready: document.readyState === "complete" && (document.documentElement.dataset.script === "runs" ||
+		!document.querySelector('script[src*="app.js"]')),
+	Marked: window.marked === true,
+	Clicked: window.clicked ?? "",
+})`
+
+// look looks at the page. While another page replaces it, the look fails, and shows the error.
+func (b *browser) look() look {
+	b.t.Helper()
+	b.repeatInterrupted()
+	var l look
+	if err := b.evaluate(looking, &l); err != nil {
+		l.Text = err.Error()
+	}
+	return l
+}
+
+// until waits for a condition of the page.
+func (b *browser) until(condition func() (ok bool, why string)) {
+	b.t.Helper()
+	pause, why := time.Millisecond, ""
+	for range mostLooks {
+		var ok bool
+		if ok, why = condition(); ok {
+			return
+		}
+		<-time.After(pause)
+		pause = min(2*pause, longestPause)
+	}
+	b.t.Fatalf("not so after %d looks: %s", mostLooks, why)
+}
+
+// settles waits until the page is loaded and its script listens to the keyboard. A page shows its text before that.
+func (b *browser) settles() {
+	b.t.Helper()
+	b.until(func() (bool, string) {
+		l := b.look()
+		return l.Ready, "the page is not loaded: " + l.Address
+	})
+}
+
+// sees waits until the page shows a text.
+func (b *browser) sees(text string) {
+	b.t.Helper()
+	b.until(func() (bool, string) {
+		l := b.look()
+		return l.Ready && strings.Contains(l.Text, text), fmt.Sprintf("%q is not on the page %s", text, l.Address)
+	})
+}
+
+// lacks waits until the page does not show a text.
+func (b *browser) lacks(text string) {
+	b.t.Helper()
+	b.until(func() (bool, string) {
+		l := b.look()
+		return l.Ready && !strings.Contains(l.Text, text), fmt.Sprintf("%q is on the page %s", text, l.Address)
+	})
+}
+
+// isAt waits until the address of the page, without that of the dashboard, is this one.
+func (b *browser) isAt(address string) {
+	b.t.Helper()
+	b.until(func() (bool, string) {
+		l := b.look()
+		return l.Ready && strings.TrimPrefix(l.Address, b.base) == address, "the page is " + l.Address
+	})
+}
+
+// isOn waits until the page is the one of a path, whatever its query.
+func (b *browser) isOn(page string) {
+	b.t.Helper()
+	b.until(func() (bool, string) {
+		l := b.look()
+		address, _, _ := strings.Cut(l.Address, "?")
+		return l.Ready && strings.TrimPrefix(address, b.base) == page, "the page is " + l.Address
+	})
+}
+
+// follow does what leads to another page, and waits for that page.
+func (b *browser) follow(leave func()) {
+	b.t.Helper()
+	b.eval("window.marked = true", nil)
+	leave()
+	b.until(func() (bool, string) {
+		l := b.look()
+		return l.Ready && !l.Marked, "no other page after " + l.Address
+	})
+}
+
+// open opens a page of the dashboard: a path relative to it, such as "queue?queue=orders".
+func (b *browser) open(address string) {
+	b.t.Helper()
+	b.follow(func() { b.navigate(b.base + address) })
+}
+
+func (b *browser) navigate(address string) {
+	b.t.Helper()
+	b.run(chromedp.ActionFunc(func(ctx context.Context) error {
+		_, _, _, _, err := page.Navigate(address).Do(ctx) // a look shows that a navigation has failed
+		return err
+	}))
 }
 
 // logIn adds a token for all queues with these verbs, and logs in with it through the login page.
@@ -204,98 +364,18 @@ func (b *browser) logInWith(secret string) {
 	b.sees("Log out")
 }
 
-// sees waits until the page shows a text.
-func (b *browser) sees(text string) {
-	b.t.Helper()
-	redistest.Eventually(b.t, patience, func() (bool, string) {
-		shown := b.shown()
-		return strings.Contains(shown, text), fmt.Sprintf("no %q on the page %s", text, shown)
-	})
-}
-
-// listens waits until the script of the page listens to the keyboard: a page shows its text before that.
-func (b *browser) listens() {
-	b.t.Helper()
-	redistest.Eventually(b.t, patience, func() (bool, string) {
-		return b.count("html[data-script]") == 1, "the script of the page does not run"
-	})
-}
-
-// lacks waits until the page does not show a text.
-func (b *browser) lacks(text string) {
-	b.t.Helper()
-	redistest.Eventually(b.t, patience, func() (bool, string) {
-		shown := b.shown()
-		return !strings.Contains(shown, text), fmt.Sprintf("%q is on the page %s", text, shown)
-	})
-}
-
-// click waits until an element is visible, and clicks on it. The selector is of CSS.
-func (b *browser) click(selector string) {
-	b.t.Helper()
-	b.run(chromedp.Click(selector, chromedp.ByQuery, chromedp.NodeVisible))
-}
-
-// fill replaces the text of a field by typing.
-func (b *browser) fill(selector, text string) {
-	b.t.Helper()
-	b.set(selector, "")
-	if text != "" {
-		b.run(chromedp.SendKeys(selector, text, chromedp.ByQuery))
-	}
-}
-
-// set sets the value of a field without typing, as a date picker does, and tells the page. Of a select, it chooses.
-func (b *browser) set(selector, value string) {
-	b.t.Helper()
-	b.run(chromedp.WaitVisible(selector, chromedp.ByQuery))
-	b.eval(fmt.Sprintf(`(field => {
-		field.value = %q;
-		for (const name of ["input", "change"]) field.dispatchEvent(new Event(name, {bubbles: true}));
-	})(document.querySelector(%q))`, value, selector), nil)
-}
-
-// namedKeys are keys that type no character.
-var namedKeys = map[string]string{"Enter": kb.Enter, "Escape": kb.Escape, "Tab": kb.Tab, "Space": " ",
-	"Backspace": kb.Backspace, "ArrowUp": kb.ArrowUp, "ArrowDown": kb.ArrowDown, "ArrowLeft": kb.ArrowLeft,
-	"ArrowRight": kb.ArrowRight, "Home": kb.Home, "End": kb.End}
-
-// press presses keys: characters, the names of namedKeys, and "Shift+Tab".
-func (b *browser) press(keys ...string) {
-	b.t.Helper()
-	for _, key := range keys {
-		plain, shift := strings.CutPrefix(key, "Shift+")
-		if name, ok := namedKeys[plain]; ok {
-			plain = name
-		}
-		for _, r := range plain {
-			b.run(chromedp.ActionFunc(func(ctx context.Context) error { return pressOne(ctx, r, shift) }))
-		}
-	}
-}
-
-// pressOne presses one key. A page that cancels the event of the key gets no character, as with a real keyboard.
-// chromedp.KeyEvent sends the character in any case.
-func pressOne(ctx context.Context, key rune, shift bool) error {
-	events := kb.Encode(key)
-	down, up := events[0], events[len(events)-1]
-	if len(events) == 3 {
-		down.Text, down.UnmodifiedText = events[1].Text, events[1].UnmodifiedText
-	}
-	if shift {
-		down.Modifiers |= input.ModifierShift
-		up.Modifiers |= input.ModifierShift
-	}
-	if err := down.Do(ctx); err != nil {
-		return err
-	}
-	return up.Do(ctx)
-}
-
 // text returns the visible text of an element, for which it waits.
 func (b *browser) text(selector string) (text string) {
 	b.t.Helper()
-	b.run(chromedp.Text(selector, &text, chromedp.ByQuery, chromedp.NodeVisible))
+	b.until(func() (bool, string) {
+		var found []string
+		b.eval(fmt.Sprintf(`[...document.querySelectorAll(%q)].filter((e) => e.checkVisibility())
+			.map((e) => e.innerText ?? e.textContent)`, selector), &found)
+		if len(found) > 0 {
+			text = found[0]
+		}
+		return len(found) > 0, selector + " is not visible"
+	})
 	return text
 }
 
@@ -306,36 +386,13 @@ func (b *browser) count(selector string) (n int) {
 	return n
 }
 
-// eval evaluates an expression of JavaScript, awaits its promise, and decodes its value; into = nil drops the value.
-func (b *browser) eval(expression string, into any) {
+// counts waits until the page has a number of elements for a selector.
+func (b *browser) counts(selector string, want int) {
 	b.t.Helper()
-	b.run(chromedp.Evaluate(expression, into, func(p *runtime.EvaluateParams) *runtime.EvaluateParams {
-		return p.WithAwaitPromise(true)
-	}))
-}
-
-// show sets the theme and the width of the page: deskWidth or phoneWidth.
-func (b *browser) show(dark bool, width int64) {
-	b.t.Helper()
-	b.dark, b.width = dark, width
-	b.emulate()
-}
-
-func (b *browser) emulate() {
-	b.t.Helper()
-	b.run(
-		emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{
-			{Name: "prefers-color-scheme", Value: b.theme()}, {Name: "prefers-reduced-motion", Value: "reduce"},
-		}),
-		emulation.SetDeviceMetricsOverride(b.width, height, 1, false),
-	)
-}
-
-func (b *browser) theme() string {
-	if b.dark {
-		return "dark"
-	}
-	return "light"
+	b.until(func() (bool, string) {
+		n := b.count(selector)
+		return n == want, fmt.Sprintf("%s: %d elements, want %d", selector, n, want)
+	})
 }
 
 // cookie returns a cookie of the tab.
@@ -364,65 +421,39 @@ func (b *browser) hide(hidden bool) {
 	if hidden {
 		state = cdpbrowser.WindowStateMinimized
 	}
-	b.run(chromedp.ActionFunc(func(ctx context.Context) error {
+	b.run(emulation.SetFocusEmulationEnabled(!hidden), chromedp.ActionFunc(func(ctx context.Context) error {
 		window, _, err := cdpbrowser.GetWindowForTarget().Do(ctx)
 		if err != nil {
 			return err
 		}
 		return cdpbrowser.SetWindowBounds(window, &cdpbrowser.Bounds{WindowState: state}).Do(ctx)
 	}))
+	redistest.Eventually(b.t, patience, func() (bool, string) {
+		var is bool
+		b.eval("document.hidden", &is)
+		return is == hidden, fmt.Sprint("the page is hidden: ", is)
+	})
 }
 
-// look is an appearance of a page: its theme and its width.
-type look struct {
-	dark  bool
-	width int64
-}
-
-// looks shows the page light and dark, on a desk and on a phone. Each time axe must find no violation, the page must
-// not be wider than the window, and a screenshot is made: <name>-<theme>-<width>.png.
-func (b *browser) looks(name string) {
+// downloads clicks on an element, and returns the file that the browser then stores.
+func (b *browser) downloads(selector string) []byte {
 	b.t.Helper()
-	for _, l := range []look{{false, deskWidth}, {true, deskWidth}, {false, phoneWidth}, {true, phoneWidth}} {
-		b.show(l.dark, l.width)
-		at := fmt.Sprintf("%s-%s-%d", name, b.theme(), b.width)
-		var wide int64
-		b.eval("new Promise(r => requestAnimationFrame(() => r(document.documentElement.scrollWidth)))", &wide)
-		if wide > b.width {
-			b.t.Errorf("%s: the page is %d pixels wide", at, wide)
+	dir := b.t.TempDir()
+	b.ofBrowser(func(ctx context.Context) error {
+		return cdpbrowser.SetDownloadBehavior(cdpbrowser.SetDownloadBehaviorBehaviorAllow).WithBrowserContextID(b.cookies).
+			WithDownloadPath(dir).Do(ctx)
+	})
+	b.clickOnly(selector)
+	var content []byte
+	b.until(func() (bool, string) {
+		files, err := filepath.Glob(filepath.Join(dir, "*"))
+		must(b.t, err)
+		if len(files) != 1 || strings.HasSuffix(files[0], ".crdownload") { // its name while it is not complete
+			return false, fmt.Sprintf("files of the download: %q", files)
 		}
-		b.screenshot(at)
-		for _, violation := range b.axe() {
-			b.t.Errorf("%s: axe: %s", at, violation)
-		}
-	}
-	b.show(false, deskWidth)
-}
-
-// screenshot writes <name>.png of the whole page into the directory of DUESTREAM_TEST_SCREENSHOTS, if that is set.
-func (b *browser) screenshot(name string) {
-	b.t.Helper()
-	dir := os.Getenv("DUESTREAM_TEST_SCREENSHOTS")
-	if dir == "" {
-		return
-	}
-	var picture []byte
-	b.run(chromedp.FullScreenshot(&picture, 100))
-	must(b.t, os.MkdirAll(dir, 0o755))
-	must(b.t, os.WriteFile(filepath.Join(dir, name+".png"), picture, 0o644))
-}
-
-//go:embed testdata/axe-4.14.1.min.js
-var axeSource string
-
-// axe returns the violations that axe-core finds on the page, each with its elements.
-func (b *browser) axe() (violations []string) {
-	b.t.Helper()
-	var loaded bool
-	if b.eval("typeof axe === 'object'", &loaded); !loaded {
-		b.run(chromedp.Evaluate(axeSource, nil)) // DevTools may evaluate what the content policy forbids to pages
-	}
-	b.eval(`axe.run(document, {resultTypes: ["violations"]}).then(result => result.violations.map(v =>
-		v.id + ": " + v.help + "\n" + v.nodes.map(n => "  " + n.html + "\n  " + n.failureSummary).join("\n")))`, &violations)
-	return violations
+		content, err = os.ReadFile(files[0])
+		must(b.t, err)
+		return true, ""
+	})
+	return content
 }
