@@ -57,7 +57,7 @@ func TestTabsOfAQueueAreAccessible(t *testing.T) {
 	for _, v := range []struct{ queue, tab, text string }{
 		{"orders", "consumers", "Held by mailer"}, {"orders", "", "Next due"}, {"orders", "due", "Due times by hour"},
 		{"orders", "latency", "orders"}, {"orders", "history", "later-0"},
-		{"empty", "", "nothing is scheduled"}, {"empty", "due", "empty"}, {"empty", "consumers", "No consumer"},
+		{"empty", "", "nothing is scheduled"}, {"empty", "due", "empty"}, {"empty", "consumers", "No group has a consumer"},
 		{"empty", "latency", "empty"},
 	} {
 		b.view("queue-"+v.queue+"-"+v.tab, "queue?queue="+v.queue+"&tab="+v.tab, v.text)
