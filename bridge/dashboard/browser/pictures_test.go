@@ -206,8 +206,7 @@ func (s *shop) awaitTraffic() {
 	redistest.Eventually(s.T, time.Minute, func() (bool, string) {
 		n, err := s.op.DeadLetters().Count(s.T.Context(), "orders", admin.LetterFilter{})
 		must(s.T, err)
-		last, err := s.op.Story(s.T.Context(), "order-04000", admin.StoryOptions{Queues: []string{"orders"}})
-		must(s.T, err)
-		return n >= 4 && len(last.Changes) > 0, fmt.Sprintf("%d dead letters, the story of order-04000: %+v", n, last)
+		_, err = s.op.Story(s.T.Context(), "order-04000", admin.StoryOptions{Queues: []string{"orders"}})
+		return n >= 4 && err == nil, fmt.Sprintf("%d dead letters, the story of order-04000: %v", n, err)
 	})
 }
