@@ -379,10 +379,18 @@ func (q *request) changed(a action, queue string, result done, err error) {
 // maxSubject is how many bytes of a field the audit log keeps: a form may name 500 dead letters.
 const maxSubject = 16 << 10
 
-// subjectFields are the fields of forms that name the subject of a change, with their keys in the audit log. There,
-// "token" is the viewer's own token.
-var subjectFields = []struct{ field, key string }{
-	{"id", "id"}, {"group", "group"}, {"letter", "letter"}, {"name", "name"}, {"token", "token_name"}, {"job", "job"},
+// subjectFields are the fields of forms that name the subject of a change, with their attributes in the audit log.
+// There, "token" is the viewer's own token.
+var subjectFields = []struct {
+	field string
+	attr  func(value string) slog.Attr
+}{
+	{"id", func(value string) slog.Attr { return slog.String("id", value) }},
+	{"group", func(value string) slog.Attr { return slog.String("group", value) }},
+	{"letter", func(value string) slog.Attr { return slog.String("letter", value) }},
+	{"name", func(value string) slog.Attr { return slog.String("name", value) }},
+	{"token", func(value string) slog.Attr { return slog.String("token_name", value) }},
+	{"job", func(value string) slog.Attr { return slog.String("job", value) }},
 }
 
 // about adds to the subject of the audit line. It is for a subject that the form does not name.
@@ -393,15 +401,13 @@ func (q *request) subject(attrs ...slog.Attr) []slog.Attr {
 	attrs = append(attrs, q.subjects...)
 	for _, one := range subjectFields {
 		value := strings.Join(q.query[one.field], " ")
-		if strings.HasPrefix(value, access.SecretPrefix) { // typed into the wrong field
-			value = access.SecretPrefix + "…"
+		if strings.Contains(value, access.SecretPrefix) { // typed or filled into the wrong field
+			value = "(a secret)"
 		}
-		isKnown := slices.ContainsFunc(q.subjects, func(a slog.Attr) bool { return a.Key == one.key })
+		attr := one.attr(cut(value, maxSubject))
+		isKnown := slices.ContainsFunc(q.subjects, func(a slog.Attr) bool { return a.Key == attr.Key })
 		if value != "" && !isKnown {
-			if strings.Contains(value, access.SecretPrefix) { // typed or filled into the wrong field
-				value = "(a secret)"
-			}
-			attrs = append(attrs, slog.String(one.key, cut(value, maxSubject)))
+			attrs = append(attrs, attr)
 		}
 	}
 	if u, err := url.Parse(q.query.Get("url")); err == nil && u.Host != "" { // the rest of a URL may be secret

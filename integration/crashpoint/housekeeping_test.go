@@ -129,6 +129,18 @@ func upkeep() []scenario {
 					return err
 				}
 			}},
+		{script: "search_due", state: "one with the text, found by its payload",
+			prepare: func(s *scene) func(rueidis.Client) error {
+				s.send(item("wanted", hour), item("other", hour))
+				return func(c rueidis.Client) error {
+					f := lua.SearchFilter{States: []string{lua.SearchScheduled}, Text: body("wanted")}
+					next, found, err := lua.SearchDue(s.ctx, c, s.k, f, lua.DueSearch{Scan: lua.ScanPayload, Limit: 10})
+					if err == nil && (len(found) != 1 || found[0].Member != "wanted" || !next.Done) {
+						s.Errorf("found are %+v, %+v", found, next)
+					}
+					return err
+				}
+			}},
 		{script: "search_due", state: "a member that is given, and one with a header, found by its meta",
 			prepare: func(s *scene) func(rueidis.Client) error {
 				given, tagged := item("given", hour), item("tagged", hour)
