@@ -419,3 +419,20 @@ func TestDoctorSaysWhatAQuickLookLeavesOut(t *testing.T) {
 		t.Errorf("%+v", report)
 	}
 }
+
+// Regression: the finding told the age of the oldest letter of the last five minutes.
+func TestDoctorTellsTheAgeOfTheNewestLetter(t *testing.T) {
+	t.Parallel()
+	p := newPatient(t, redistest.Own(t, sound...))
+	for _, age := range []time.Duration{4 * time.Minute, 3 * time.Minute, 0} {
+		p.do("XADD", p.keys.Dead, p.in(-age), "id", "a", "payload", "", "reason", "expired", "dead_ms", "1")
+	}
+	report := p.examine()
+	for _, f := range report.Findings {
+		age, isThis := strings.CutPrefix(f.Found, "3 dead letters, one came ")
+		if f.Code == "D524" && isThis && !strings.Contains(age, "m") { // not in minutes
+			return
+		}
+	}
+	t.Errorf("the age of the newest letter is missing: %+v", report.Findings)
+}

@@ -218,13 +218,36 @@ func (l *look) dead(p place) {
 		l.add(l.finding(manyDead, p, key, "", n, letters))
 	// An entry without a reason is no dead letter: oddLetters reports it.
 	case len(recent) > 0 && lua.ParseLetter(recent[0].ID, recent[0].FieldValues).Reason != "":
-		l.add(l.finding(freshDead, p, key, "", n, recentLetter(letters, entryID(recent[0].ID).Age(l.now)), recent[0].ID))
+		newest := l.newestEntry(key, recent[0].ID)
+		l.add(l.finding(freshDead, p, key, "", n, recentLetter(letters, entryID(newest).Age(l.now)), newest))
 	}
 	if len(first) > 0 && entryID(first[0].ID).Age(l.now) > deadOld {
 		l.add(l.finding(oldDead, p, key, "", n, fmt.Sprintf("the oldest of %s is of %s", letters,
 			lua.EntryTime(first[0].ID).UTC().Format(time.DateOnly)), first[0].ID))
 	}
 	l.oddLetters(p, n)
+}
+
+// newestEntry returns the ID of the last entry of a stream. If it cannot be read, newestEntry returns known, the ID of
+// another entry.
+func (l *look) newestEntry(key, known string) string {
+	var last string
+	l.read(view.Into(l.c.B().XinfoStream().Key(key).Build(), &last, func(reply rueidis.RedisResult) (string, error) {
+		info, err := reply.AsMap()
+		if err != nil {
+			return "", err
+		}
+		entry := info["last-entry"]
+		if entry.IsNil() { // all entries were deleted meanwhile
+			return "", nil
+		}
+		one, err := entry.AsXRangeEntry()
+		return one.ID, err
+	}))
+	if l.denied("the newest entry of "+key) || entryID(last).Compare(entryID(known)) < 0 {
+		return known
+	}
+	return last
 }
 
 // oddLetters checks the n entries of the dead-letter stream for entries that are no dead letters.
