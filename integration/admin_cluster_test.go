@@ -18,7 +18,7 @@ import (
 
 // offline are the methods of admin.Admin, and of the handles that it returns, that send no command to Redis. They need
 // no test on a cluster.
-var offline = []string{"Admin.Name", "Admin.Observed", "Admin.Advise", "Admin.Suggesting", "Admin.Bulk",
+var offline = []string{"Admin.Name", "Admin.Observed", "Admin.Advise", "Admin.Adviser", "Admin.Suggesting", "Admin.Bulk",
 	"Admin.DeadLetters", "Admin.Export", "Admin.Watcher", "Bulk.Observed", "DeadLetters.Observed",
 	"Import.AllowOldBridges", "Import.GroupsMade",
 	"Import.Recurrences"}
@@ -107,6 +107,11 @@ func (o *clusterOperator) abilities() []ability {
 		{"Watcher.LookAt", func(ctx context.Context) error {
 			samples, err := a.Watcher().LookAt(ctx, func(name string) bool { return name != queue })
 			return want(err, "samples of queues other than the only one", len(samples), 0)
+		}},
+		{"Adviser.Advise", func(ctx context.Context) error {
+			samples, err := a.Watcher().Look(ctx)
+			a.Adviser().Advise(ctx, admin.Seen{Samples: samples})
+			return err
 		}},
 		{"Admin.ServerLoad", func(ctx context.Context) error {
 			load, err := a.ServerLoad(ctx)
@@ -496,7 +501,8 @@ func TestEveryAbilityOfAnOperatorOnACluster(t *testing.T) {
 			t.Errorf("%s: %v", one.method, err)
 		}
 	}
-	for _, handle := range []any{o.a, o.a.Bulk(), o.a.DeadLetters(), o.a.Export(s.queue), o.in, o.a.Watcher()} {
+	for _, handle := range []any{o.a, o.a.Bulk(), o.a.DeadLetters(), o.a.Export(s.queue), o.in, o.a.Watcher(),
+		o.a.Adviser()} {
 		kind := reflect.TypeOf(handle)
 		for i := range kind.NumMethod() {
 			if name := kind.Elem().Name() + "." + kind.Method(i).Name; !done[name] {

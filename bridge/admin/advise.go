@@ -17,8 +17,10 @@ type Seen struct {
 
 // Advise returns what is wrong with the state that was read, and what to do about it, the worst finding first. If all
 // is in order, it returns no finding. It applies those rules of Doctor that need no further reads. It does not touch
-// Redis.
-func (a *Admin) Advise(seen Seen) []doctor.Finding {
+// Redis. A program that looks again and again uses an Adviser, which knows more.
+func (a *Admin) Advise(seen Seen) []doctor.Finding { return doctor.Advise(a.state(seen)) }
+
+func (a *Admin) state(seen Seen) doctor.State {
 	s := doctor.State{Prefix: a.prefix, NoBeats: seen.BridgesFailed, Servers: seen.Server.masters}
 	for _, b := range seen.Bridges {
 		s.Bridges = append(s.Bridges, view.Heartbeat(b))
@@ -31,5 +33,5 @@ func (a *Admin) Advise(seen Seen) []doctor.Finding {
 			s.Queues = append(s.Queues, q.QueueSizes())
 		}
 	}
-	return doctor.Advise(s)
+	return s
 }

@@ -52,6 +52,8 @@ var remedies = map[string][3]string{
 	"no-group":        {"queue", "consumers", "Open the consumers"},
 	"no-consumer":     {"queue", "consumers", "Open the consumers"},
 	"not-read":        {"queue", "consumers", "Open the consumers"},
+	"target-behind":   {"callbacks", "", "Open the callbacks"},
+	"slow-workers":    {"queue", "consumers", "Open the consumers"},
 	"far-behind":      {"queue", "consumers", "Open the consumers"},
 	"old-pending":     {"queue", "consumers", "Open the consumers"},
 	"held-long":       {"queue", "consumers", "Open the consumers"},

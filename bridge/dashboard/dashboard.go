@@ -67,6 +67,7 @@ type Dashboard struct {
 	log          *slog.Logger
 	hub          *hub
 	examiner     *examiner
+	adviser      *admin.Adviser
 	jobs         *jobs
 	searches     *line
 	forms        *line // large ones, whose memory is in use
@@ -133,7 +134,7 @@ func New(cfg Config) (*Dashboard, error) {
 	if cfg.Observer != nil {
 		op = op.Observed(cfg.Observer)
 	}
-	d := &Dashboard{cfg: cfg, client: client, op: op, log: cfg.Logger, examiner: &examiner{}}
+	d := &Dashboard{cfg: cfg, client: client, op: op, log: cfg.Logger, examiner: &examiner{}, adviser: op.Adviser()}
 	d.stopping, d.stop = context.WithCancel(context.Background())
 	d.cutting, d.cut = context.WithCancel(context.Background())
 	d.hub = newHub(d.stopping, cfg.MaxViewers, cfg.Timeout)

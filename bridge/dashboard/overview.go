@@ -35,12 +35,12 @@ const latenessPoints = 40
 
 // liveSystem returns the look that all views of the whole system share.
 func (q *request) liveSystem(part string, data func(systemSample) (any, error)) *live {
-	op, examiner := q.shared(), q.examiner
+	op, examiner, adviser := q.shared(), q.examiner, q.adviser
 	watcher := op.Watcher()
 	lateness := map[string][]int64{}
 	return &live{topic: "system", part: part,
 		look: func(ctx context.Context) (sample, error) {
-			s, err := lookAtSystem(ctx, op, watcher, lateness)
+			s, err := lookAtSystem(ctx, op, adviser, watcher, lateness)
 			return sample{value: s, mark: s.mark() + examiner.mark()}, err
 		},
 		data: func(value any) (any, error) { return data(value.(systemSample)) },
@@ -49,7 +49,7 @@ func (q *request) liveSystem(part string, data func(systemSample) (any, error)) 
 
 // lookAtSystem reads the system. It adds the latenesses to those of earlier looks, and copies them into the sample.
 func lookAtSystem(
-	ctx context.Context, op *admin.Admin, w *admin.Watcher, lateness map[string][]int64,
+	ctx context.Context, op *admin.Admin, adviser *admin.Adviser, w *admin.Watcher, lateness map[string][]int64,
 ) (systemSample, error) {
 	var s systemSample
 	var err error
@@ -61,7 +61,7 @@ func lookAtSystem(
 	if s.server, err = op.ServerLoad(ctx); err != nil {
 		return s, err
 	}
-	s.findings = op.Advise(admin.Seen{
+	s.findings = adviser.Advise(ctx, admin.Seen{
 		Samples: s.queues, Bridges: s.bridges, BridgesFailed: bridgesFailed, Server: s.server,
 	})
 	s.lateness = make(map[string][]int64, len(s.queues))

@@ -85,13 +85,14 @@ const (
 // queueTopic returns the look that all views of a queue share.
 func (q *request) queueTopic(queue string) *live {
 	op := q.shared()
-	r := &queueReader{op: op, hub: q.hub, queue: queue, watcher: op.Watcher(queue)}
+	r := &queueReader{op: op, adviser: q.adviser, hub: q.hub, queue: queue, watcher: op.Watcher(queue)}
 	return &live{topic: "queue " + queue, queue: queue, look: r.look}
 }
 
 // queueReader reads a queue at intervals. One loop calls look.
 type queueReader struct {
 	op      *admin.Admin
+	adviser *admin.Adviser
 	hub     *hub
 	queue   string
 	watcher *admin.Watcher
@@ -132,7 +133,7 @@ func (r *queueReader) look(ctx context.Context) (sample, error) {
 	s.Full, s.First = r.full, r.first
 	s.Groups = groupsOf(s.Now, s.Full)
 	bridges, err := r.op.Bridges(ctx)
-	all := r.op.Advise(admin.Seen{Samples: samples, Bridges: bridges, BridgesFailed: err != nil})
+	all := r.adviser.Advise(ctx, admin.Seen{Samples: samples, Bridges: bridges, BridgesFailed: err != nil})
 	for _, f := range all {
 		if f.Queue == r.queue || f.Queue == "" {
 			s.Findings = append(s.Findings, f)

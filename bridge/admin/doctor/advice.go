@@ -19,7 +19,17 @@ type State struct {
 	Bridges []view.Heartbeat
 	NoBeats bool // the heartbeats could not be read, so Bridges is unknown
 	Servers []ServerState
+
+	Targets map[Group]bool  // whether the messages of a group are posted to a target of callbacks
+	Rates   map[Group]Rates // means of about a minute
 }
+
+// Group names a group of a queue.
+type Group struct{ Queue, Group string }
+
+// Rates are the speeds of a group: how many messages of the queue become ready, and how many deliveries of the group
+// end, per second.
+type Rates struct{ Ready, Done float64 }
 
 // ServerState is the INFO of a master.
 type ServerState struct {
@@ -53,7 +63,7 @@ func Advise(s State) []Finding {
 		}
 	}
 	for _, q := range s.Queues {
-		e.adviseQueue(q, bridged)
+		e.adviseQueue(s, q, bridged)
 	}
 	slices.SortStableFunc(e.report.Findings, func(a, b Finding) int {
 		return cmp.Or(cmp.Compare(b.Severity, a.Severity), cmp.Compare(a.Code, b.Code),
@@ -78,10 +88,16 @@ func (e *examination) adviseServer(s ServerState) {
 
 // adviseQueue checks a queue and its groups. bridged is false if no bridge is alive: then noBridge is reported, and its
 // consequences are not.
-func (e *examination) adviseQueue(q sizes.QueueSizes, bridged bool) {
+func (e *examination) adviseQueue(s State, q sizes.QueueSizes, bridged bool) {
 	p := e.place(q.Queue, 0)
 	say := func(c *Check, key, group string, count int64, found string) {
+		has, known := s.Targets[Group{q.Queue, group}]
+		do := ""
+		if c == noConsumer || c == notRead || c == behind || c == slowWorkers {
+			c, do = forTarget(c, has, known)
+		}
 		f := e.finding(c, p, key, group, count, found)
+		f.Do = cmp.Or(do, f.Do)
 		f.Repair = "" // Mend needs a report of Examine
 		e.add(f)
 	}
@@ -104,7 +120,7 @@ func (e *examination) adviseQueue(q sizes.QueueSizes, bridged bool) {
 		say(noGroup, p.keys.Stream, "", q.Entries, plural(q.Entries, "entry, and no group", "entries, and no group"))
 	}
 	for _, g := range q.Groups {
-		e.adviseGroup(p, g, bridged, q.HeldWorkers, say)
+		e.adviseGroup(s, p, g, bridged, q.HeldWorkers, say)
 	}
 	letters := plural(q.Dead, "dead letter", "dead letters")
 	newest := known(q.NewestDead)
@@ -120,7 +136,7 @@ func (e *examination) adviseQueue(q sizes.QueueSizes, bridged bool) {
 
 // adviseGroup checks a group, and calls say for each defect. bridged is as for adviseQueue.
 func (e *examination) adviseGroup(
-	p place, g sizes.GroupSizes, bridged, workersPaused bool,
+	s State, p place, g sizes.GroupSizes, bridged, workersPaused bool,
 	say func(c *Check, key, group string, count int64, found string),
 ) {
 	if lua.CheckGroup(g.Name) != nil {
@@ -129,13 +145,26 @@ func (e *examination) adviseGroup(
 	}
 	waiting, unread := known(g.Waiting), known(g.Unread)
 	c := waitingCheck(int(g.Consumers), waiting, unread, g.Visibility)
+	hasTarget := s.Targets[Group{p.queue, g.Name}]
+	slow := ""
+	if rates, known := s.Rates[Group{p.queue, g.Name}]; known && (c == nil || c == behind) {
+		if slow = tooSlow(g.Lag, g.Consumers, waiting, rates, hasTarget); slow != "" {
+			c = slowWorkers
+		}
+	}
 	if c != nil && !workersPaused {
 		found := fmt.Sprintf("%s, the oldest for %s", plural(g.Lag, "entry waits", "entries wait"),
 			waiting.Round(time.Second))
-		switch c {
-		case noConsumer:
+		switch {
+		case c == slowWorkers:
+			found += "; " + slow
+		case c == noConsumer && hasTarget:
+			found += ", and nothing takes them to its target"
+		case c == noConsumer:
 			found += ", and it has no consumers"
-		case notRead:
+		case c == notRead && hasTarget:
+			found += fmt.Sprintf("; its target has taken nothing for %s", unread.Round(time.Second))
+		case c == notRead:
 			found += fmt.Sprintf("; %s, and none has read for %s", plural(g.Consumers, "consumer", "consumers"),
 				unread.Round(time.Second))
 		}

@@ -271,6 +271,16 @@ var (
 		"a program chose that ID itself; if it is the largest possible ID, no change is recorded any more; "+
 			"messages are still delivered",
 		"redis-cli DEL {key}: the recorded changes are gone, and the next change begins a new history")
+	targetBehind = check("D415", "target-behind", Warning,
+		"entries have waited for a minute for a group whose messages are posted to a target of callbacks, and the target "+
+			"takes none of them, or too few",
+		"its partner does not get them, and they are kept in memory for it",
+		"does the target answer, and does a process with --push, or duestream push run, post to it? Its log says; "+
+			"duestream push list {queue} shows the target")
+	slowWorkers = check("D416", "slow-workers", Warning,
+		"entries have waited for a group for a minute, and its workers need more than ten minutes for what waits",
+		"messages are late, and while more become ready than the workers do, they get later and later",
+		"start more workers of the group, or give them more concurrency")
 )
 
 // Settings, dedup windows, dead letters.

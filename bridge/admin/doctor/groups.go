@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -91,8 +92,21 @@ func (l *look) waiting(p place, name string, visibility time.Duration) {
 			found += fmt.Sprintf("; %s, the last read was %s ago", plural(int64(len(consumers)), "consumer", "consumers"),
 				sinceLastRead.Round(time.Second))
 		}
-		return l.finding(check, p, p.keys.Stream, name, n, found, next[0].ID)
+		has, known := l.hasTarget(p.queue, name)
+		check, do := forTarget(check, has, known)
+		f := l.finding(check, p, p.keys.Stream, name, n, found, next[0].ID)
+		f.Do = cmp.Or(do, f.Do)
+		return f
 	})
+}
+
+// hasTarget returns whether the messages of a group are posted to a target of callbacks. known is false if the key of
+// the targets has another type.
+func (l *look) hasTarget(queue, group string) (has, known bool) {
+	n := int64(-1)
+	key := lua.NewKeys(l.Prefix, queue).Push
+	l.scoped(func(l *look) { l.read(view.Number(l.c.B().Hexists().Key(key).Field(group).Build(), &n)) }, lua.ErrWrongType)
+	return n == 1, n >= 0
 }
 
 // countWaiting returns how many entries wait for a group, and a text with this number and with about how many bytes the

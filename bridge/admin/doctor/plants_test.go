@@ -139,6 +139,11 @@ var defects = []plant{
 		p.do("XGROUP", "DELCONSUMER", p.keys.Stream, "g", "c")
 		p.entry(p.keys, 2*time.Minute)
 	}},
+	{"D415", "group with a target, and without a consumer", func(p *patient) {
+		p.do("XGROUP", "DELCONSUMER", p.keys.Stream, "g", "c")
+		p.do("HSET", p.keys.Push, "g", "{}")
+		p.entry(p.keys, 2*time.Minute)
+	}},
 	{"D404", "entry that nobody read for two hours", func(p *patient) { p.entry(p.keys, 2*time.Hour) }},
 	{"", "entry that was read late and is pending",
 		func(p *patient) { p.entry(p.keys, 2*time.Hour); p.read(p.keys, "c") }},

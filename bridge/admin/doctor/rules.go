@@ -23,6 +23,44 @@ func waitingCheck(consumers int, oldest, unread, visibility time.Duration) *Chec
 	return nil
 }
 
+// forTarget returns the check to report for a group whose entries wait, and what to do in place of the text of the
+// check; "" = that text. Nobody is told to destroy a group with a target: its messages would be lost for the partner.
+// known is false if it is not known whether the group has a target.
+func forTarget(c *Check, has, known bool) (check *Check, do string) {
+	switch {
+	case has:
+		return targetBehind, ""
+	case !known && c == noConsumer:
+		return c, "run a worker"
+	}
+	return c, ""
+}
+
+// slowAfter is how long the workers of a group may need for what waits.
+const slowAfter = 10 * time.Minute
+
+// tooSlow returns the text of a finding about the speed of a group's workers; "" = they are fast enough, or nothing was
+// done, so that their speed is not known.
+func tooSlow(lag, consumers int64, waiting time.Duration, r Rates, target bool) string {
+	if lag == 0 || waiting < nobodyReads || r.Done <= 0 {
+		return ""
+	}
+	seconds := float64(lag) / (r.Done - r.Ready) // until nothing waits
+	who := plural(consumers, "consumer does", "consumers do")
+	if target {
+		who = "the target takes"
+	}
+	found := fmt.Sprintf("%s %.3g/s, and %.3g/s become ready: ", who, r.Done, r.Ready)
+	switch {
+	case r.Done <= r.Ready || seconds > 100*time.Hour.Seconds():
+		return found + "at this rate they never catch up"
+	case seconds > slowAfter.Seconds():
+		return found + fmt.Sprintf("at this rate they catch up in %s",
+			time.Duration(seconds*float64(time.Second)).Round(time.Minute))
+	}
+	return ""
+}
+
 // heldTooLong returns for how long a consumer may hold and extend a delivery before its handler is suspected to hang.
 // usual is how long recent deliveries of the group took. If usual is unknown (nil), the bound follows from the
 // visibility timeout and the policy's HandlerTimeout, and is at least two minutes.

@@ -81,7 +81,7 @@ func lookAtStats(ctx context.Context, op *admin.Admin, queues []string, partitio
 	defer cancel()
 	l.bridges, l.bridgesErr = op.Bridges(ctx)
 	server, _ := op.ServerLoad(ctx)
-	l.advice = op.Advise(admin.Seen{Stats: l.queues, Bridges: l.bridges, BridgesFailed: l.bridgesErr != nil,
+	l.advice = op.Adviser().Advise(ctx, admin.Seen{Stats: l.queues, Bridges: l.bridges, BridgesFailed: l.bridgesErr != nil,
 		Server: server})
 	return l, nil
 }

@@ -98,7 +98,7 @@ func runTop(ctx context.Context, a *cli.App, op *admin.Admin, o topOptions, queu
 
 // topLooker returns the function that reads everything a frame shows. The function must not be called concurrently.
 func topLooker(a *cli.App, op *admin.Admin, queues []string) func(context.Context) (live.Look, error) {
-	w := op.Watcher(queues...)
+	w, adviser := op.Watcher(queues...), op.Adviser()
 	return func(ctx context.Context) (l live.Look, err error) {
 		if l.Queues, err = w.Look(ctx); err != nil {
 			return l, err
@@ -111,7 +111,8 @@ func topLooker(a *cli.App, op *admin.Admin, queues []string) func(context.Contex
 		// The look does not fail without heartbeats: on a cluster, their key may be on the only server that is down.
 		l.Bridges, err = op.Bridges(ctx)
 		l.BridgesFailed = err != nil
-		l.Advice = op.Advise(admin.Seen{Samples: l.Queues, Bridges: l.Bridges, BridgesFailed: l.BridgesFailed, Server: l.Server})
+		l.Advice = adviser.Advise(ctx, admin.Seen{Samples: l.Queues, Bridges: l.Bridges, BridgesFailed: l.BridgesFailed,
+			Server: l.Server})
 		return l, nil
 	}
 }
