@@ -113,6 +113,14 @@ func (o *clusterOperator) abilities() []ability {
 			a.Adviser().Advise(ctx, admin.Seen{Samples: samples})
 			return err
 		}},
+		{"Admin.Memory", func(ctx context.Context) error {
+			memory, _, err := a.Memory(ctx, 100)
+			return want(err, "has a size", len(memory) == 1 && memory[0].Bytes > 0, true)
+		}},
+		{"Admin.Retries", func(ctx context.Context) error {
+			retries, err := a.Retries(ctx, queue, 100, 10*time.Second)
+			return want(err, "all was looked at", retries.Complete, true)
+		}},
 		{"Admin.ServerLoad", func(ctx context.Context) error {
 			load, err := a.ServerLoad(ctx)
 			return want(err, "servers", load.Servers, 3)

@@ -68,6 +68,8 @@ type Dashboard struct {
 	hub          *hub
 	examiner     *examiner
 	adviser      *admin.Adviser
+	memory       memoryBook
+	retriesOf    readings[admin.RetrySummary] // by queue
 	jobs         *jobs
 	searches     *line
 	forms        *line // large ones, whose memory is in use

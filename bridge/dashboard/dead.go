@@ -55,6 +55,7 @@ type deadView struct {
 	Complete bool // all letters were read
 	Oldest   time.Time
 	At       time.Time
+	Retries  *retriesView  // nil = not of this page
 	Unread   []deadSummary // queues whose letters could not be read, or were not yet
 }
 
@@ -62,6 +63,7 @@ type deadView struct {
 type deadRow struct {
 	Queue string
 	admin.LetterGroup
+	Complete bool // all letters of the queue were read, so Oldest is the oldest of the row
 	TrendEnd time.Time
 	Share    int64 // percent of the letters that were read
 }
@@ -143,7 +145,11 @@ func showDead(q *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return l.data(value)
+	v := q.deadView(value.(deadState))
+	if v.Queue != "" {
+		v.Retries = q.retriesOfQueue(v.Queue)
+	}
+	return v, nil
 }
 
 // deadView returns the rows of the queues that the viewer may inspect.
@@ -170,7 +176,8 @@ func (q *request) deadView(s deadState) deadView {
 		}
 		for _, g := range one.Groups {
 			if v.Group == "" || g.Group == v.Group {
-				v.Rows = append(v.Rows, deadRow{Queue: one.Queue, LetterGroup: g, TrendEnd: one.TrendEnd})
+				v.Rows = append(v.Rows, deadRow{Queue: one.Queue, LetterGroup: g, TrendEnd: one.TrendEnd,
+					Complete: one.Complete && int64(one.Looked) >= one.Total})
 			}
 		}
 	}

@@ -35,7 +35,8 @@ type serversView struct {
 	Workers []workerRow
 	Masters []admin.Master
 	Health  examinationView
-	All     bool // the viewer may inspect all queues, so bridges and servers are shown
+	Memory  *memoryView // nil = it was not asked for
+	All     bool        // the viewer may inspect all queues, so bridges and servers are shown
 }
 
 // workerRow tells about the workers of a group.
@@ -72,7 +73,9 @@ func showServers(q *request) (any, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the system: %w", err)
 	}
-	return l.data(value)
+	v := q.servers(value.(systemSample))
+	v.Memory = q.queueMemory()
+	return v, nil
 }
 
 func (q *request) servers(s systemSample) serversView {

@@ -1,0 +1,52 @@
+package admin
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/stream/sizes"
+)
+
+// QueueMemory is the memory that a queue takes, by samples of its keys, as in Sizes.Memory.
+type QueueMemory struct {
+	Queue string
+	Bytes int64 // -1: the server does not tell it
+}
+
+// Memory returns the memory of queues, the greatest first. It sends ten commands for each partition, and looks at the
+// queues in the order of their names until maxPartitions; left is the number of further queues.
+func (a *Admin) Memory(ctx context.Context, maxPartitions int) (all []QueueMemory, left int, err error) {
+	registry, err := lua.ReadRegistry(ctx, a.redis.Client, lua.NewGlobals(a.prefix))
+	if err != nil {
+		return nil, 0, fmt.Errorf("read the memory of queues: %w", err)
+	}
+	var names []string
+	for _, queue := range slices.Sorted(maps.Keys(registry)) {
+		parts := registry[queue].Names(queue)
+		if len(names)+len(parts) > maxPartitions {
+			left++
+			continue
+		}
+		names = append(names, parts...)
+		all = append(all, QueueMemory{queue, -1})
+	}
+	sums, err := sizes.Memory(ctx, a.redis.Client, a.prefix, names)
+	if err != nil {
+		return nil, 0, fmt.Errorf("read the memory of queues: %w", err)
+	}
+	at := 0
+	for i := range all {
+		for range registry[all[i].Queue].Names(all[i].Queue) {
+			if sums[at] >= 0 {
+				all[i].Bytes = max(0, all[i].Bytes) + sums[at]
+			}
+			at++
+		}
+	}
+	slices.SortStableFunc(all, func(a, b QueueMemory) int { return cmp.Compare(b.Bytes, a.Bytes) })
+	return all, left, nil
+}

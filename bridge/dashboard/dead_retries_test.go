@@ -1,0 +1,76 @@
+package dashboard
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
+)
+
+// retry schedules a retry of a group, whose last attempt failed with an error.
+func (r *rig) retry(id, group, message string) {
+	member := strings.Join([]string{id, group, "1-1"}, lua.Separator)
+	r.Do("HSET", r.Keys.Meta, member, fmt.Sprintf(`{"id":%q,"for":%q,"attempt":"2","error":%q}`, id, group, message))
+	r.Do("ZADD", r.Keys.Due, fmt.Sprint(time.Now().Add(time.Hour).UnixMilli()), member)
+}
+
+// The page of a queue must tell with which errors messages are being retried, hours before they are dead. Viewers share
+// one bounded reading. A row leads to its messages.
+func TestDeadTellsWhatIsBeingRetried(t *testing.T) {
+	t.Parallel()
+	server := redistest.Own(t)
+	r := newRig(t, server, nil)
+	defer r.rendered()
+	if err := r.op.Register(t.Context(), r.Queue); err != nil {
+		t.Fatal(err)
+	}
+	v := r.viewer(inspect, r.Queue)
+	_, text := v.get("dead?queue=" + r.Queue)
+	lacks(t, text, "Being retried")
+
+	other := newRig(t, server, nil)
+	if err := other.op.Register(t.Context(), other.Queue); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 3 {
+		other.retry(fmt.Sprint("m-", i), "fulfil", fmt.Sprintf("order-%d: <b>503</b> of globex", i))
+	}
+	other.retry("n", "mail", "no such address")
+	v = other.viewer(inspect, other.Queue)
+	before := server.Calls(t)
+	for range 20 {
+		_, text = v.get("dead?queue=" + other.Queue)
+	}
+	contains(t, text, "Being retried", "order-#: &lt;b&gt;503&lt;/b&gt; of globex", "no such address", ">fulfil<",
+		`<data value="3">3</data>`, "state=retrying")
+	if n := server.Calls(t)["zscan"] + server.Calls(t)["hscan"] - before["zscan"] - before["hscan"]; n > 10 {
+		t.Errorf("20 views scanned %d times", n)
+	}
+	s, err := other.op.Retries(t.Context(), other.Queue, 2, time.Minute)
+	if err != nil || s.Looked != 2 || s.Complete {
+		t.Errorf("a look at two retries: %+v, %v", s, err)
+	}
+	view := &retriesView{s, other.Queue, nil}
+	href, err := view.Search(admin.RetryGroup{Group: "fulfil", Error: "order-#: 503 of globex"})
+	if err != nil || !strings.Contains(href, "503+of+globex") && !strings.Contains(href, "503%20of%20globex") {
+		t.Errorf("the row leads to %s, %v", href, err)
+	}
+}
+
+// While only a part of the letters is read, a row must not claim to know the oldest letter.
+func TestARowOfAPartlyReadQueueIsNotComplete(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t), nil)
+	q := r.request(r.viewer(inspect, "*"))
+	for _, looked := range []int{1, 2} {
+		summary := admin.LetterSummary{Looked: looked, Total: 2, Complete: looked == 2,
+			Groups: []admin.LetterGroup{{Group: "g", Count: looked}}}
+		one := deadSummary{Queue: r.Queue, Total: 2, LetterSummary: summary, At: time.Now()}
+		v := q.deadView(deadState{queues: []deadSummary{one}})
+		redistest.Want(t, "complete", v.Rows[0].Complete, looked == 2)
+	}
+}
