@@ -91,7 +91,8 @@ func TestAdviceNamesEachTroubleAndNothingElse(t *testing.T) {
 			"and it has no consumers. Next: run a worker"},
 		{"the target takes nothing", func(s *State) {
 			s.Queues[0].Groups[0].Consumers, s.Targets = 0, map[Group]bool{{"emails", "g"}: true}
-		}, "D415", "7 entries wait, the oldest for 1m0s, and nothing takes them to its target. Next: does the target answer"},
+		}, "D415",
+			"7 entries wait, the oldest for 1m0s, and nothing takes them to its target. Next: does the target answer"},
 		{"the target has taken nothing lately", func(s *State) {
 			g := &s.Queues[0].Groups[0]
 			g.Waiting, g.Unread, s.Targets = &hour, ms(61*time.Second), map[Group]bool{{"emails", "g"}: true}
@@ -100,13 +101,15 @@ func TestAdviceNamesEachTroubleAndNothingElse(t *testing.T) {
 			g := &s.Queues[0].Groups[0]
 			g.Lag, g.Consumers, g.Waiting, g.Unread = 648, 1, ms(787*time.Second), ms(time.Second)
 			s.Rates = map[Group]Rates{{"emails", "g"}: {Ready: 0.5, Done: 0.5}}
-		}, "D416", "emails, group g: 648 entries wait, the oldest for 13m7s; 1 consumer does 0.5/s, and " +
+		}, "D416",
+			"emails, group g: 648 entries wait, the oldest for 13m7s; 1 consumer does 0.5/s, and " +
 			"0.5/s become ready: at this rate they never catch up. Next: start more workers"},
 		{"workers that catch up late", func(s *State) {
 			g := &s.Queues[0].Groups[0]
 			g.Lag, g.Waiting, g.Unread = 3600, ms(2*time.Hour), ms(time.Second)
 			s.Rates = map[Group]Rates{{"emails", "g"}: {Ready: 1, Done: 2}}
-		}, "D416", "2 consumers do 2/s, and 1/s become ready: at this rate they catch up in 1h0m0s. Next: start more"},
+		}, "D416",
+			"2 consumers do 2/s, and 1/s become ready: at this rate they catch up in 1h0m0s. Next: start more"},
 		{"workers that catch up soon", func(s *State) {
 			s.Queues[0].Groups[0].Lag = 500
 			s.Rates = map[Group]Rates{{"emails", "g"}: {Ready: 1, Done: 2}}
@@ -118,7 +121,8 @@ func TestAdviceNamesEachTroubleAndNothingElse(t *testing.T) {
 		{"a slow target", func(s *State) {
 			s.Queues[0].Groups[0].Lag, s.Targets = 648, map[Group]bool{{"emails", "g"}: true}
 			s.Rates = map[Group]Rates{{"emails", "g"}: {Ready: 3, Done: 2}}
-		}, "D415", "the oldest for 1m0s; the target takes 2/s, and 3/s become ready: at this rate they never"},
+		}, "D415",
+			"the oldest for 1m0s; the target takes 2/s, and 3/s become ready: at this rate they never"},
 		{"nobody reads yet", group(func(g *sizes.GroupSizes) {
 			g.Consumers, g.Waiting, g.Unread = 0, ms(59e9), ms(59e9)
 		}), "", ""},
