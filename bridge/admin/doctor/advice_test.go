@@ -103,7 +103,7 @@ func TestAdviceNamesEachTroubleAndNothingElse(t *testing.T) {
 			s.Rates = map[Group]Rates{{"emails", "g"}: {Ready: 0.5, Done: 0.5}}
 		}, "D416",
 			"emails, group g: 648 entries wait, the oldest for 13m7s; 1 consumer does 0.5/s, and " +
-			"0.5/s become ready: at this rate they never catch up. Next: start more workers"},
+				"0.5/s become ready: at this rate they never catch up. Next: start more workers"},
 		{"workers that catch up late", func(s *State) {
 			g := &s.Queues[0].Groups[0]
 			g.Lag, g.Waiting, g.Unread = 3600, ms(2*time.Hour), ms(time.Second)
@@ -127,7 +127,8 @@ func TestAdviceNamesEachTroubleAndNothingElse(t *testing.T) {
 			g.Consumers, g.Waiting, g.Unread = 0, ms(59e9), ms(59e9)
 		}), "", ""},
 		{"workers died", group(func(g *sizes.GroupSizes) { g.Waiting, g.Unread = &hour, ms(61*time.Second) }), "D403",
-			"emails, group g: 7 entries wait, the oldest for 1h0m0s; 2 consumers, and none has read for 1m1s. Next: are its workers alive"},
+			"emails, group g: 7 entries wait, the oldest for 1h0m0s; 2 consumers, and none has read for " +
+				"1m1s. Next: are its workers alive"},
 		{"long handlers", group(func(g *sizes.GroupSizes) {
 			g.Waiting, g.Unread, g.Visibility = ms(9*time.Minute), ms(9*time.Minute), time.Hour
 		}), "", ""},
@@ -137,7 +138,8 @@ func TestAdviceNamesEachTroubleAndNothingElse(t *testing.T) {
 		{"not reclaimed", group(func(g *sizes.GroupSizes) { g.OldestIdle = ms(121 * time.Second) }), "D407",
 			"emails, group g: 4 entries are pending, the oldest without a sign of life for 2m1s. Next: is a bridge running"},
 		{"a handler hangs", group(func(g *sizes.GroupSizes) { g.HeldLongest = held(121 * time.Second) }), "D413",
-			"emails, group g: 1 entry is held for long, the oldest by web-1 for 2m1s; how long deliveries usually take is not known"},
+			"emails, group g: 1 entry is held for long, the oldest by web-1 for 2m1s; " +
+				"how long deliveries usually take is not known"},
 		{"a handler may take long", group(func(g *sizes.GroupSizes) {
 			g.HeldLongest, g.HandlerTimeout = held(59*time.Minute), time.Hour
 		}), "", ""},
