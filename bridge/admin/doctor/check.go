@@ -78,7 +78,8 @@ var (
 		"duestream stats shows what holds memory: read the backlog, destroy forgotten groups, purge dead letters, "+
 			"raise maxmemory")
 	noAOF = check("D105", "no-append-only-file", Warning, "`appendonly` is off",
-		"a crash loses every message since the last snapshot", "redis-cli CONFIG SET appendonly yes, and set it in redis.conf")
+		"a crash loses every message since the last snapshot",
+		"redis-cli CONFIG SET appendonly yes, and set it in redis.conf")
 	noFsync = check("D106", "never-synced", Warning, "`appendfsync` is `no`",
 		"a power failure loses what the kernel had not written yet: half a minute and more",
 		"redis-cli CONFIG SET appendfsync everysec, and set it in redis.conf")
@@ -198,7 +199,8 @@ var (
 	emptyPlaces = check("D313", "empty-places", Note,
 		"messages that waited for their key are gone or were moved, and their places in the line of the key "+
 			"are still stored",
-		"they take memory", "bridges clear them away within a minute: are they running? Plain commands that cancel leave them")
+		"they take memory",
+		"bridges clear them away within a minute: are they running? Plain commands that cancel leave them")
 	notPlanned = check("D314", "not-planned", Error,
 		"an occurrence of a recurrence is due, and no bridge has planned it",
 		"it is late; of several missed occurrences, `missed` = `once` makes up for the last one only, and "+
@@ -218,7 +220,8 @@ var (
 		"run a worker (duestream work {queue} --group <name>), or redis-cli XGROUP CREATE {key} <group> 0")
 	noConsumer = check("D402", "no-consumer", Warning,
 		"entries have waited for a group for a minute, and the group has no consumers",
-		"they are late, and are kept in memory for it", "run a worker, or end the group: redis-cli XGROUP DESTROY {key} {group}")
+		"they are late, and are kept in memory for it",
+		"run a worker, or end the group: redis-cli XGROUP DESTROY {key} {group}")
 	notRead = check("D403", "not-read", Warning,
 		"entries have waited for a group for a minute, and none of its consumers has read meanwhile",
 		"they are late, and are kept in memory for it",
