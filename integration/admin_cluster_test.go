@@ -18,7 +18,8 @@ import (
 
 // offline are the methods of admin.Admin, and of the handles that it returns, that send no command to Redis. They need
 // no test on a cluster.
-var offline = []string{"Admin.Name", "Admin.Observed", "Admin.Advise", "Admin.Adviser", "Admin.Suggesting", "Admin.Bulk",
+var offline = []string{"Admin.Name", "Admin.Observed", "Admin.Advise", "Admin.Adviser", "Admin.Suggesting",
+	"Admin.Bulk",
 	"Admin.DeadLetters", "Admin.Export", "Admin.Watcher", "Bulk.Observed", "DeadLetters.Observed",
 	"Import.AllowOldBridges", "Import.GroupsMade",
 	"Import.Recurrences"}

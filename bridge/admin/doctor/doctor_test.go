@@ -46,7 +46,8 @@ func newPatient(t *testing.T, server *redistest.Server) *patient {
 	}
 	t.Cleanup(r.Close)
 	prefix := server.Prefix(t)
-	p := &patient{t: t, redis: r, keys: lua.NewKeys(prefix, queue), shared: lua.NewGlobals(prefix), alive: make(chan struct{})}
+	p := &patient{t: t, redis: r, keys: lua.NewKeys(prefix, queue), shared: lua.NewGlobals(prefix),
+		alive: make(chan struct{})}
 	p.config = doctor.Config{Client: r.Client, Prefix: prefix, Settle: 200 * time.Millisecond,
 		FreeWithin: 400 * time.Millisecond, OrphanAge: 500 * time.Millisecond}
 	p.heart()
@@ -59,7 +60,8 @@ func newPatient(t *testing.T, server *redistest.Server) *patient {
 func (p *patient) heart() {
 	beat := func() {
 		_ = p.redis.Client.Do(context.Background(),
-			p.redis.Client.B().Zadd().Key(p.shared.Bridges).ScoreMember().ScoreMember(float64(p.now(0)), beating).Build()).Error()
+			p.redis.Client.B().Zadd().Key(p.shared.Bridges).ScoreMember().
+				ScoreMember(float64(p.now(0)), beating).Build()).Error()
 	}
 	beat()
 	ended, done := p.t.Context(), make(chan struct{})

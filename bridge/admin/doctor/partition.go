@@ -259,7 +259,8 @@ func (l *look) oddLetters(p place, n int64) {
 		one: "dead letter", many: "dead letters"}
 	for from := "-"; ; {
 		var letters []rueidis.XRangeEntry
-		l.read(view.Into(l.c.B().Xrange().Key(key).Start(from).End("+").Count(page).Build(), &letters, rueidis.RedisResult.AsXRange))
+		l.read(view.Into(l.c.B().Xrange().Key(key).Start(from).End("+").Count(page).Build(), &letters,
+			rueidis.RedisResult.AsXRange))
 		for _, one := range letters {
 			if _, err := strconv.ParseInt(one.FieldValues[lua.FieldDead], 10, 64); err != nil ||
 				one.FieldValues[lua.FieldReason] == "" || one.FieldValues[lua.FieldID] == "" {
@@ -275,7 +276,8 @@ func (l *look) oddLetters(p place, n int64) {
 		from = "(" + letters[len(letters)-1].ID
 	}
 	if count > 0 && l.err == nil {
-		l.add(l.finding(oddDead, p, key, "", count, plural(count, "entry that is", "entries that are")+" no dead letter", odd...))
+		l.add(l.finding(oddDead, p, key, "", count,
+			plural(count, "entry that is", "entries that are")+" no dead letter", odd...))
 	}
 }
 

@@ -29,7 +29,10 @@ type plant struct {
 // defects are planted one at a time, each in a sound queue of its own.
 var defects = []plant{
 	{"", "nothing", func(*patient) {}},
-	{"", "a queue with partitions", func(p *patient) { p.queue(queue + "/1"); p.do("HSET", p.shared.Queues, queue, "1,2") }},
+	{"", "a queue with partitions", func(p *patient) {
+		p.queue(queue + "/1")
+		p.do("HSET", p.shared.Queues, queue, "1,2")
+	}},
 	{"", "a retry", func(p *patient) {
 		p.do("HSET", p.keys.Meta, retry("g"), `{"id":"id","for":"g","attempt":"2"}`)
 		p.do("ZADD", p.keys.Due, p.in(time.Hour), retry("g"))

@@ -74,7 +74,8 @@ func heldTooLong(visibility, handlerTimeout time.Duration, usual *time.Duration)
 // heldFound returns the text of a finding: how many entries are held for too long, and for the longest of them the
 // consumer and the time.
 func heldFound(count int64, held time.Duration, consumer string, usual *time.Duration) string {
-	found := fmt.Sprintf("%s held for long, the oldest by %s for %s", plural(count, "entry is", "entries are"), shown(consumer),
+	found := fmt.Sprintf("%s held for long, the oldest by %s for %s", plural(count, "entry is", "entries are"),
+		shown(consumer),
 		held.Round(time.Second))
 	if usual == nil {
 		return found + "; how long deliveries usually take is not known"
