@@ -87,15 +87,23 @@ func TestLargeFormsWaitInALine(t *testing.T) {
 func TestOneTokenDoesNotFillTheLine(t *testing.T) {
 	t.Parallel()
 	l := &line{what: "searches", running: map[*turn]bool{}}
-	for range maxSearchesOfToken + maxWaitingOfToken {
+	for range maxSearches/2 + maxWaitingOfToken {
 		redistest.Must(l.join("greedy"))
 	}
 	if _, err := l.join("greedy"); newFailure(err).Status != http.StatusTooManyRequests {
 		t.Error(err)
 	}
-	if _, err := l.join("other"); err != nil {
-		t.Error(err)
+	// Two tokens could hold all places.
+	for range 3 {
+		redistest.Must(l.join("also greedy"))
 	}
+	third := redistest.Must(l.join("third"))
+	select {
+	case <-third.begun:
+	default:
+		t.Error("two tokens take all places")
+	}
+	redistest.Want(t, "running", len(l.running), maxSearches)
 }
 
 // A search must not choose a queue once for each of a million patterns.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -264,6 +266,28 @@ func TestAFormHasADeadline(t *testing.T) {
 	}
 	if len(w.set) != 2 || !w.set[1].IsZero() {
 		t.Errorf("deadlines after the form was read: %v", w.set)
+	}
+}
+
+// A client that does not send the rest of its body must get an answer, whatever the type of the body. Regression: the
+// deadline was removed, and the connection stayed open for ever, also without a token.
+func TestAnUnfinishedFormDoesNotHoldItsConnection(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := parseForm(w, r, 100, 10*time.Millisecond); err == nil {
+			t.Error("an unfinished form was read")
+		}
+	}))
+	defer server.Close()
+	for _, kind := range []string{"application/x-www-form-urlencoded", "text/plain", "multipart/form-data; boundary=a"} {
+		conn := redistest.Must(net.Dial("tcp", server.Listener.Addr().String()))
+		defer conn.Close()
+		_ = conn.SetDeadline(time.Now().Add(time.Minute))
+		fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: a\r\nContent-Type: %s\r\nContent-Length: 50\r\n\r\na", kind)
+		if _, err := io.ReadAll(conn); err != nil {
+			t.Errorf("%s: the connection does not end: %v", kind, err)
+			conn.Close()
+		}
 	}
 }
 

@@ -220,3 +220,14 @@ func TestALostPayloadIsNotRepeated(t *testing.T) {
 	contains(t, text, "is lost: type one")
 	redistest.Want(t, "scheduled", r.Length(r.Keys.Due), 0)
 }
+
+// The ID of the copied message must be shown without characters that reverse or hide the text beside it.
+func TestACopyShowsNoInvisibleCharacters(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t), nil)
+	id := "a\u202egnp.exe"
+	r.send(r.Queue, id, "p", bridge.In(time.Hour))
+	_, text := r.viewer(publish, r.Queue).get("queue?queue=" + r.Queue + "&tab=create&from=" + url.QueryEscape(id))
+	contains(t, text, `>the same as a\u202egnp.exe, 1 B<`)
+	lacks(t, text, "the same as a\u202e")
+}

@@ -7,6 +7,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/url"
@@ -273,13 +274,19 @@ func (q *request) readForm(most int64) error {
 	return nil
 }
 
-// parseForm reads the form of a request, of at most some bytes, within a time.
+// parseForm reads the form of a request, of at most some bytes, within a time. It reads a body that is no form, too.
+// After an error the deadline stays: net/http reads the rest of the body before it answers, and would wait for ever for
+// a client that sends nothing more.
 func parseForm(w http.ResponseWriter, r *http.Request, most int64, within time.Duration) error {
 	rc := http.NewResponseController(w)
 	_ = rc.SetReadDeadline(time.Now().Add(within))
-	defer func() { _ = rc.SetReadDeadline(time.Time{}) }()
 	r.Body = http.MaxBytesReader(w, r.Body, most)
-	return r.ParseForm()
+	err := r.ParseForm()
+	if _, unread := io.Copy(io.Discard, r.Body); unread != nil {
+		return errors.Join(err, unread)
+	}
+	_ = rc.SetReadDeadline(time.Time{})
+	return err
 }
 
 // readFormOf reads the form of an action. A viewer who may never do it sends none.

@@ -19,8 +19,7 @@ import (
 
 // Limits of the searches of this process. A search may use admin.DefaultLoad of the server's time.
 const (
-	maxSearches        = 4 // that run at the same time
-	maxSearchesOfToken = 2 // of them, those of one token
+	maxSearches        = 4 // that run at the same time; hasRoom divides them among tokens
 	maxWaitingSearches = 50
 	maxWaitingOfToken  = 10 // of the waiting ones, those of one token
 )
@@ -35,8 +34,8 @@ func (e tooMany) Error() string {
 	return fmt.Sprintf("%d %s are waiting already: try again in a minute", e.n, e.what)
 }
 
-// line lets a few searches run, and the others wait in the order in which they came. A search whose token has reached
-// its own limit lets later ones pass. Large forms wait in a line of their own.
+// line lets a few searches run, and the others wait in the order in which they came. A search whose token has its share
+// of the places lets later ones pass. Large forms wait in a line of their own.
 type line struct {
 	what string // "searches"
 
@@ -91,7 +90,7 @@ func (l *line) admit() {
 				own++
 			}
 		}
-		if own >= maxSearchesOfToken {
+		if !hasRoom(own, len(l.running), maxSearches) {
 			i++
 			continue
 		}
