@@ -22,9 +22,10 @@ type retriesView struct {
 	Err   error
 }
 
-// retriesOfQueue reads the table of retries. The page of dead letters is shown also if it cannot be read.
+// retriesOfQueue reads the table of retries. The page of dead letters is shown also if it cannot be read. A change does
+// not make it read again at once: a reading may take a third of the server's time for a second.
 func (q *request) retriesOfQueue(queue string) *retriesView {
-	s, err := q.retriesOf.get(q.ctx, queue, q.changedAt(queue), func() (admin.RetrySummary, error) {
+	s, err := q.retriesOf.get(q.ctx, queue, time.Time{}, func() (admin.RetrySummary, error) {
 		return q.shared().Retries(q.ctx, queue, mostRetries, retryStep)
 	})
 	return &retriesView{s, queue, err}

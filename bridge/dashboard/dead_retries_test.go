@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -59,6 +60,24 @@ func TestDeadTellsWhatIsBeingRetried(t *testing.T) {
 	if err != nil || !strings.Contains(href, "503+of+globex") && !strings.Contains(href, "503%20of%20globex") {
 		t.Errorf("the row leads to %s, %v", href, err)
 	}
+}
+
+// A browser that says that it has changed something must not make each view read the retries. Regression: two viewers
+// with such a cookie kept the server busy for a third of the time.
+func TestAChangeDoesNotReadTheRetriesAgain(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t), nil)
+	if err := r.op.Register(t.Context(), r.Queue); err != nil {
+		t.Fatal(err)
+	}
+	r.retry("a", "mail", "no such address")
+	q := r.request(r.viewer(inspect, r.Queue))
+	redistest.Want(t, "retries", q.retriesOfQueue(r.Queue).Looked, 1)
+	r.dashboard.retriesOf.entry(r.Queue).took = time.Hour // so that the reading stays fresh
+	r.retry("b", "mail", "no such address")
+	q.r.AddCookie(&http.Cookie{Name: changedCookie, Value: "1"})
+	r.dashboard.hub.changed(r.Queue)
+	redistest.Want(t, "retries after a change", q.retriesOfQueue(r.Queue).Looked, 1)
 }
 
 // While only a part of the letters is read, a row must not claim to know the oldest letter.
