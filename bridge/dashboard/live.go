@@ -128,7 +128,7 @@ type noRoom struct {
 }
 
 func (e noRoom) Error() string {
-	return fmt.Sprintf("%s keeps %s up to date already: close some of them", e.who, plural(e.n, e.what, e.what+"s"))
+	return fmt.Sprintf("%s keeps %s up to date, and has no place for another", e.who, plural(e.n, e.what, e.what+"s"))
 }
 
 // topic is a loop of looks, and its last result.

@@ -85,7 +85,7 @@ func TestLettersAreRedrivenByKeyboardAlone(t *testing.T) {
 	b.sees("Redrive selected (0)")
 	b.toFirstRow()
 	b.press("x", "j", "x")
-	redistest.Want(t, "selected", b.count("input:checked"), 2)
+	redistest.Want(t, "selected", b.count(`input[name="letter"]:checked`), 2)
 	b.sees("Redrive selected (2)")
 	b.tabTo("button.redrive")
 	b.enter()

@@ -134,7 +134,7 @@ func TestAViewerTooManyIsTold(t *testing.T) {
 	first.sees("orders")
 	r.streamsAre(1)
 	second.logIn(access.Inspect)
-	second.sees("has reached its limit of viewers")
+	second.sees("This page is not kept up to date")
 	second.sees("orders")
 	second.looks("overview-full")
 }
