@@ -111,7 +111,8 @@ func newHub(stopping context.Context, maxViewers int, timeout time.Duration) *hu
 
 // wait waits for the loops, after stopping was cancelled.
 func (h *hub) wait() {
-	h.mu.Lock() // a request that saw the hub running has started its loop
+	h.mu.Lock()
+	//lint:ignore SA2001 a request that holds the lock and saw the hub running starts its loop before wait goes on
 	h.mu.Unlock()
 	h.loops.Wait()
 }
