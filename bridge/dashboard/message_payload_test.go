@@ -226,7 +226,10 @@ func TestAFewLargePayloadsAreReadAtATime(t *testing.T) {
 	r.dashboard.downloads.leave(first)
 	status, _ = v.get(address)
 	redistest.Want(t, "status after another has ended", status, http.StatusOK)
-	redistest.Want(t, "waiting", len(r.dashboard.downloads.waiting), 0)
+	downloads := r.dashboard.downloads
+	downloads.mu.Lock()
+	defer downloads.mu.Unlock()
+	redistest.Want(t, "waiting", len(downloads.waiting), 0)
 }
 
 // A token that searches messages without end must leave places to others. Regression: forty requests of one token, each
