@@ -22,8 +22,9 @@ import (
 // ofState returns the names of those values that a scrape reads from Redis. A scrape that cannot read Redis must not
 // show them.
 func ofState(values map[string]float64) (found []string) {
+	figures := []string{"scheduled", "overdue", "ready", "entries", "lag", "pending", "dead{", "held", "consumers"}
 	for name := range values {
-		for _, one := range []string{"scheduled", "overdue", "ready", "entries", "lag", "pending", "dead{", "held", "consumers"} {
+		for _, one := range figures {
 			if strings.HasPrefix(name, one) {
 				found = append(found, name)
 			}

@@ -172,7 +172,9 @@ func TestTheLimitOfConnectionsCanBeRaised(t *testing.T) {
 func TestConnectionsAreBounded(t *testing.T) {
 	t.Parallel()
 	l := listen(t)
-	l.Handle("GET /one", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "one") }))
+	l.Handle("GET /one", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, "one")
+	}))
 	var silent []net.Conn
 	for range maxConns {
 		conn, err := net.Dial("tcp", l.Addr())
