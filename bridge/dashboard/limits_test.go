@@ -47,6 +47,9 @@ func TestOneTokenLeavesRoomForViewersOfOthers(t *testing.T) {
 	contains(t, text, "This page is not kept up to date: your token keeps 1 page up to date already")
 	name, _ = r.viewer([]access.Verb{access.Inspect}, "*").watch("live-overview").next()
 	redistest.Want(t, "event for another token", name, "update")
+	r.dashboard.hub.mu.Lock()
+	defer r.dashboard.hub.mu.Unlock()
+	redistest.Want(t, "tokens for which parts were rendered", len(r.dashboard.hub.rendersOf), 2)
 }
 
 // However many different pages a viewer asks for, they must not start thousands of loops, and a page that nobody uses
@@ -225,6 +228,30 @@ func TestASlowReaderLosesItsSearch(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+	})
+}
+
+// Viewers of one token who each watch an address of their own must not take the processor from all others. Regression:
+// each address was rendered at once, and 1,000 viewers of one token took all cores.
+func TestATokenRendersOnePartAtATime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		stopping, stop := context.WithCancel(t.Context())
+		defer stop()
+		h := newHub(stopping, 8, time.Minute)
+		one := &live{topic: "t", look: func(context.Context) (sample, error) { return sample{}, nil }}
+		for _, token := range []string{"greedy", "other"} {
+			watched := redistest.Must(h.watch(one, token))
+			defer h.leave(watched, token)
+		}
+		begun := time.Now()
+		h.render("greedy", func() { <-time.After(100 * time.Millisecond) })
+		h.render("other", func() {})
+		redistest.Want(t, "time of another token", time.Since(begun), 100*time.Millisecond)
+		h.render("greedy", func() { <-time.After(time.Hour) })
+		redistest.Want(t, "time with a rest", time.Since(begun), time.Hour+400*time.Millisecond)
+		h.render("greedy", func() {})
+		redistest.Want(t, "time with the longest rest", time.Since(begun), time.Hour+400*time.Millisecond+mostRest)
 	})
 }
 

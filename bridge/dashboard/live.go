@@ -40,6 +40,13 @@ const maxCachedParts = 64
 // maxRenders is the number of parts that are rendered at the same time. Each takes up to a megabyte of memory.
 const maxRenders = 8
 
+// After a part was rendered for a token, its next part waits for restOfRender times as long, at most mostRest. So viewers
+// of one token, who may each watch an address of their own, use a quarter of a core.
+const (
+	restOfRender = 3
+	mostRest     = time.Second
+)
+
 // maxChanges is the number of queues whose last change the hub knows.
 const maxChanges = 1000
 
@@ -93,9 +100,10 @@ type hub struct {
 	topics    map[string]*topic
 	topicsOf  map[string]int // by the name of the token that started the loop
 	viewers   int
-	viewersOf map[string]int       // by the name of the token
-	changedAt time.Time            // when a viewer of this process last changed something
-	changes   map[string]time.Time // by queue, the last change; "" = a change of several queues
+	viewersOf map[string]int           // by the name of the token
+	rendersOf map[string]chan struct{} // by the name of the token; has one element while a part is rendered, and rests
+	changedAt time.Time                // when a viewer of this process last changed something
+	changes   map[string]time.Time     // by queue, the last change; "" = a change of several queues
 	loops     sync.WaitGroup
 }
 
@@ -106,7 +114,7 @@ func newHub(stopping context.Context, maxViewers int, timeout time.Duration) *hu
 	return &hub{stopping: stopping, maxViewers: maxViewers, maxTopics: max(leastTopics, maxViewers/2), timeout: timeout,
 		started: time.Now(), log: slog.New(slog.DiscardHandler), renders: make(chan struct{}, maxRenders),
 		topics: map[string]*topic{}, topicsOf: map[string]int{}, viewersOf: map[string]int{},
-		changes: map[string]time.Time{}}
+		rendersOf: map[string]chan struct{}{}, changes: map[string]time.Time{}}
 }
 
 // wait waits for the loops, after stopping was cancelled.
@@ -560,6 +568,9 @@ func (h *hub) leave(t *topic, token string) {
 	defer h.mu.Unlock()
 	h.viewers--
 	countDown(h.viewersOf, token)
+	if h.viewersOf[token] == 0 {
+		delete(h.rendersOf, token)
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.viewers--
@@ -741,14 +752,41 @@ func (q *request) cachedPart(p page, l *live, t *topic, last result) (*rendered,
 	}
 	t.mu.Unlock()
 	cached.once.Do(func() {
-		q.hub.renders <- struct{}{}
-		defer func() { <-q.hub.renders }()
-		cached.err = guarded(func() (err error) {
-			cached.part, err = q.part(p, l, last.sample.value)
-			return err
+		q.hub.render(q.token(), func() {
+			cached.err = guarded(func() (err error) {
+				cached.part, err = q.part(p, l, last.sample.value)
+				return err
+			})
 		})
 	})
 	return cached.part, cached.err
+}
+
+// render calls work, which renders a part for a viewer with a token, when it is the token's turn.
+func (h *hub) render(token string, work func()) {
+	turn := h.turnOf(token)
+	turn <- struct{}{}
+	h.renders <- struct{}{}
+	begun := time.Now()
+	defer func() {
+		<-h.renders
+		time.AfterFunc(min(restOfRender*time.Since(begun), mostRest), func() { <-turn })
+	}()
+	work()
+}
+
+// turnOf returns the channel that a rendering for a token fills.
+func (h *hub) turnOf(token string) chan struct{} {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	turn := h.rendersOf[token]
+	if turn == nil {
+		turn = make(chan struct{}, 1)
+		if h.viewersOf[token] > 0 { // else nothing would remove it
+			h.rendersOf[token] = turn
+		}
+	}
+	return turn
 }
 
 // partKey identifies the viewers who see the same part. The grant is not known by its name: a token that was removed
