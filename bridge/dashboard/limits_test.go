@@ -44,7 +44,7 @@ func TestOneTokenLeavesRoomForViewersOfOthers(t *testing.T) {
 	v.watch("live-overview").next()
 	name, text := v.watch("live-overview").next()
 	redistest.Want(t, "event", name, "stop")
-	contains(t, text, "This page is not kept up to date: your token keeps 1 page up to date already")
+	contains(t, text, "This page is not kept up to date: your token keeps 1 page up to date, and has no place for another")
 	name, _ = r.viewer([]access.Verb{access.Inspect}, "*").watch("live-overview").next()
 	redistest.Want(t, "event for another token", name, "update")
 	r.dashboard.hub.mu.Lock()
