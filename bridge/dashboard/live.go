@@ -40,8 +40,8 @@ const maxCachedParts = 64
 // maxRenders is the number of parts that are rendered at the same time. Each takes up to a megabyte of memory.
 const maxRenders = 8
 
-// After a part was rendered for a token, its next part waits for restOfRender times as long, at most mostRest. So viewers
-// of one token, who may each watch an address of their own, use a quarter of a core.
+// After a part was rendered for a token, its next part waits for restOfRender times as long, at most mostRest. So the
+// viewers of one token, who may each watch an address of their own, use a quarter of a core.
 const (
 	restOfRender = 3
 	mostRest     = time.Second
