@@ -99,7 +99,7 @@ func dashboardChanges(a *asUser) {
 		text := v.see("message?queue={q}&id=m")
 		return !strings.Contains(text, "do-message-cancel"), "the message is there"
 	})
-	v.do("do-add-token", "token", a.login+"-x", "verb", "inspect", "queue", "*")
+	v.do("do-add-token", "token", a.login+"-x", "verb", "inspect", "queue", "*", "rate", "1000/s")
 	v.do("do-remove-token", "token", a.login+"-x")
 	tokens, err := a.op.Tokens(a.t.Context())
 	a.must(err)

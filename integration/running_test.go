@@ -146,11 +146,11 @@ func TestCancelledMessageOfAKilledHolderEnds(t *testing.T) {
 			return strings.Contains(text, line), text
 		})
 	}
-	for _, m := range []struct{ id, key string }{{"hangs-cancelled", "k"}, {"hangs-other", ""}} {
-		if _, err := s.client.Schedule(t.Context(), s.queue, nil, bridge.WithID(m.id), bridge.Key(m.key)); err != nil {
+	for _, m := range []bridge.NewMessage{{ID: "hangs-cancelled", Key: "k"}, {ID: "hangs-other"}} {
+		if _, err := s.client.Send(t.Context(), s.queue, m); err != nil {
 			t.Fatal(err)
 		}
-		awaitLine(m.id + " 1\n") // ID and attempt
+		awaitLine(m.ID + " 1\n") // ID and attempt
 	}
 	if _, err := s.client.Schedule(t.Context(), s.queue, nil, bridge.WithID("next"), bridge.Key("k")); err != nil {
 		t.Fatal(err)

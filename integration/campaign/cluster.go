@@ -152,5 +152,5 @@ func (a *attacker) slot() (int, *redistest.Server) {
 	}
 	slot := a.c.nodes.Slot(keys[a.random.IntN(len(keys))])
 	a.c.nodes.Settled()
-	return slot, a.c.nodes.Owner(slot)
+	return slot, a.c.nodes.Served(slot)
 }

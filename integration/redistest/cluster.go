@@ -240,7 +240,7 @@ func (c *ClusterNodes) id(s *Server) string {
 // calls between after it has declared the move (SETSLOT), and after each key.
 func (c *ClusterNodes) Migrate(slot int, to *Server, between func()) (keys int) {
 	c.t.Helper()
-	from := c.Owner(slot)
+	from := c.Served(slot)
 	if from == nil || from == to {
 		c.t.Fatalf("redistest: slot %d cannot move from %v to %v", slot, from, to)
 	}
@@ -295,7 +295,7 @@ func (c *ClusterNodes) Masters() []*Server { return c.masters() }
 // is lost. It does not wait for the end: see Promoted.
 func (c *ClusterNodes) Switch(slot int) {
 	c.t.Helper()
-	master := c.Owner(slot)
+	master := c.Served(slot)
 	replica := c.Replica(master)
 	if replica == nil {
 		c.t.Fatalf("redistest: the master of slot %d has no replica", slot)
@@ -339,6 +339,12 @@ func (c *ClusterNodes) Promoted(slot int, instead *Server) *Server {
 		return owner != nil && owner != instead, "no node was promoted"
 	})
 	return owner
+}
+
+// Served waits until a master serves a slot, and returns that master. While a cluster changes, a slot may have none.
+func (c *ClusterNodes) Served(slot int) *Server {
+	c.t.Helper()
+	return c.Promoted(slot, nil)
 }
 
 // Forgets waits until all running nodes have marked a node that does not answer as failed. From then on, they do not

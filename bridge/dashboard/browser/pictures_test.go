@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -82,26 +83,28 @@ func TestPicturesOfAShop(t *testing.T) {
 // most is the greatest height of a picture, in pixels.
 const most = 1400
 
-// picture writes <name>.webp, of a dark page on a desk <name>-dark.webp, and of a telephone <name>-phone.webp. The
-// documents show the beginning of a long page.
+// onTelephone names the pictures that are also taken on a telephone.
+var onTelephone = []string{"overview", "message"}
+
+// picture writes <name>.webp, and of some pages <name>-phone.webp. The documents show the beginning of a long page.
 func (s *shop) picture(b *browser, dir, name string) {
 	s.T.Helper()
-	for _, l := range []struct {
-		dark  bool
-		width int64
-		end   string
-	}{{false, deskWidth, ""}, {true, deskWidth, "-dark"}, {false, phoneWidth, "-phone"}} {
-		b.show(l.dark, l.width)
+	widths := map[string]int64{name: deskWidth}
+	if slices.Contains(onTelephone, name) {
+		widths[name+"-phone"] = phoneWidth
+	}
+	for name, width := range widths {
+		b.show(false, width)
 		var high int64
 		b.eval("document.documentElement.scrollHeight", &high)
 		var picture []byte
 		b.run(
-			emulation.SetDeviceMetricsOverride(l.width, max(height, min(high, most)), 1, false),
+			emulation.SetDeviceMetricsOverride(width, max(height, min(high, most)), 1, false),
 			chromedp.ActionFunc(func(ctx context.Context) (err error) {
 				picture, err = page.CaptureScreenshot().WithFormat(page.CaptureScreenshotFormatWebp).WithQuality(85).Do(ctx)
 				return err
 			}))
-		must(s.T, os.WriteFile(filepath.Join(dir, name+l.end+".webp"), picture, 0o644))
+		must(s.T, os.WriteFile(filepath.Join(dir, name+".webp"), picture, 0o644))
 	}
 	b.show(false, deskWidth)
 }

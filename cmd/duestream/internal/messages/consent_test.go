@@ -15,7 +15,7 @@ import (
 func TestNothingIsChangedWithoutAQuestion(t *testing.T) {
 	t.Parallel()
 	for matching, want := range map[int64]string{
-		0: "[true] purged 0, gone 0; looked at 5",
+		0: "[true] nothing matches: purged 0, gone 0; looked at 5",
 		3: "[true ask 3 false] purged 4, gone 0; looked at 5",
 	} {
 		var out bytes.Buffer
@@ -26,6 +26,7 @@ func TestNothingIsChangedWithoutAQuestion(t *testing.T) {
 			if !dryRun {
 				r.Changed++ // a message that came meanwhile
 			}
+			r.Found = r.Changed
 			return r, nil
 		}
 		ask := func(n int64) error {
