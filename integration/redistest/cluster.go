@@ -41,7 +41,8 @@ func Cluster(t testing.TB, masters, replicas int, args ...string) *ClusterNodes 
 	t.Helper()
 	c := &ClusterNodes{t: t}
 	c.Servers = startAll(t, node{args: append([]string{
-		"--cluster-enabled", "yes", "--cluster-port", "{bus}", nodeTimeout, calmTimeout, "--cluster-require-full-coverage", "no",
+		"--cluster-enabled", "yes", "--cluster-port", "{bus}", nodeTimeout, calmTimeout,
+		"--cluster-require-full-coverage", "no",
 		"--cluster-replica-validity-factor", "0", "--repl-diskless-sync-delay", "0",
 	}, args...)}, masters*(1+replicas))
 	for i, s := range c.Servers {
@@ -73,7 +74,8 @@ func Cluster(t testing.TB, masters, replicas int, args ...string) *ClusterNodes 
 	// Every node must know every replica, or a failover finds none to promote. Gossip takes a while to spread that.
 	c.until(func(s *Server) (bool, string) {
 		nodes, err := s.ask("CLUSTER", "NODES")
-		return err == nil && strings.Count(nodes, "slave ") == masters*replicas && !strings.Contains(nodes, "handshake"), nodes
+		isWhole := strings.Count(nodes, "slave ") == masters*replicas && !strings.Contains(nodes, "handshake")
+		return err == nil && isWhole, nodes
 	})
 	c.Settled()
 	return c
