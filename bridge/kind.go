@@ -23,7 +23,7 @@ import (
 //
 // A kind is a value that is never changed, so any number of goroutines may use it.
 type Kind[T any] struct {
-	// Name is 1 to 128 bytes of UTF-8 without control characters. It is sent in the header KindHeader. A kind without a
+	// Name is at most 128 bytes of UTF-8 without control characters. It is sent in the header KindHeader. A kind without a
 	// name stands for the messages of its queue that have no such header.
 	Name  string
 	Queue string
@@ -87,9 +87,9 @@ func (jsonCodec[T]) Decode(payload []byte) (value T, err error) {
 
 func isNull(payload []byte) bool { return string(bytes.TrimSpace(payload)) == "null" }
 
-// nullIsValue reports whether null in JSON is a value of T, as it is for a map or a slice. It is none for a struct,
-// which Unmarshal would leave empty, nor for a pointer, which would be nil: a handler that expects an order would not
-// notice the first, and panic at the second.
+// nullIsValue reports whether JSON null is a value of T, as it is for a map or a slice. It is not a value of a struct,
+// because Unmarshal would leave the struct empty without an error. It is not a value of a pointer, because a handler
+// would panic at nil.
 func nullIsValue[T any]() bool {
 	var zero T
 	payload, err := json.Marshal(&zero)
@@ -153,9 +153,8 @@ type Delivery[T any] struct {
 }
 
 // Handle makes the mux call the handler for messages of this kind. A payload that cannot be decoded becomes a dead
-// letter at once, whose error names the kind and the reason; but a codec may return Snooze, Release or RetryAfter, for
-// example while it cannot read a schema. A wrong kind, or a second handler for a kind, is a fault that NewWorker
-// reports.
+// letter at once. Its error names the kind and the reason. A codec may return Snooze, Release or RetryAfter instead,
+// for example while it cannot read a schema. NewWorker reports an invalid kind, and a second handler for a kind.
 func (k Kind[T]) Handle(mux *Mux, handler func(context.Context, *Delivery[T]) error) {
 	codec := k.codec()
 	var decoding Handler

@@ -163,8 +163,8 @@ func TestAKindLeavesTheHeadersOfAnOptionAlone(t *testing.T) {
 	redistest.Want(t, "shared headers", fmt.Sprint(shared), "map[tenant:north]")
 }
 
-// A worker of an old release must not take away the messages of a new kind. It snoozes them for a quarter of an hour,
-// also those that a handler of the new release had snoozed often. Then they become dead letters.
+// A worker of an old release must not take away the messages of a new kind. It snoozes them for UnknownKindTime, even
+// if a handler of the new release had snoozed them often. Then they become dead letters.
 func TestAMessageOfAnUnknownKindIsSnoozedFirst(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -342,7 +342,7 @@ func TestOtherwiseHandlesTheOtherKinds(t *testing.T) {
 	}
 }
 
-// What is added to a mux after its worker was made would have no effect, so it must not pass unnoticed.
+// An addition to a mux after NewWorker would have no effect, so it must panic.
 func TestAMuxInUseTakesNoFurtherHandler(t *testing.T) {
 	t.Parallel()
 	mux := &bridge.Mux{}

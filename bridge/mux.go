@@ -21,12 +21,12 @@ const (
 	// to a typed handler.
 	KindHeader = "kind"
 
-	// MaxUnknownSnoozes limits how often a worker snoozes a message of an unknown kind before it makes it a dead letter.
-	// The 60 snoozes of one message last 55 minutes. If the workers of a new release are a tenth of all workers, one
-	// message in about 600 meets none of them in 60 snoozes.
+	// MaxUnknownSnoozes is the number of snoozes after which a worker makes a message of an unknown kind a dead letter,
+	// but not before UnknownKindTime. 60 snoozes last 55 minutes. If the workers of a new release are a tenth of all
+	// workers, one message in about 600 meets none of them in this time.
 	MaxUnknownSnoozes = 60
-	// UnknownKindTime is how long after its first message of an unknown kind a worker makes no dead letter of the kind.
-	// It protects messages that the new release had snoozed often before the worker got them.
+	// UnknownKindTime is the time after a worker's first message of an unknown kind in which it makes no dead letter of
+	// this kind. It protects messages that the new release had snoozed often before.
 	UnknownKindTime = 55 * time.Minute
 )
 
@@ -37,7 +37,7 @@ const (
 	longestUnknownDelay = time.Minute
 
 	// maxUnknownKinds limits the unknown kinds whose first message a worker remembers. Messages of further kinds are
-	// snoozed.
+	// snoozed without limit.
 	maxUnknownKinds = 1000
 )
 
@@ -94,8 +94,8 @@ func (x *Mux) Use(middleware ...Middleware) {
 	}
 }
 
-// Otherwise sets the handler of all messages of the queues whose kind has no handler. For a group that needs only some
-// kinds, it is a function that returns nil and so acknowledges the other messages.
+// Otherwise sets the handler of messages whose kind has no handler in their queue. A group that needs only some kinds
+// passes a function that returns nil, which acknowledges the other messages.
 func (x *Mux) Otherwise(handler Handler) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -178,8 +178,8 @@ func (x *Mux) Handler() (Handler, error) {
 // base64Kind is the field of a kind that is not UTF-8, in a retry of an entry that another program added.
 const base64Kind = "b64:" + lua.HeaderPrefix + KindHeader
 
-// kindOf returns the kind of a message. A name that is not UTF-8 stays the same in a retry, so that the retry does not
-// pass for a message without a kind.
+// kindOf returns the kind of a message. A retry stores a name that is not UTF-8 in another field. kindOf reads this
+// field too, so that the retry does not pass for a message without a kind.
 func kindOf(m *Message) kindKey {
 	name, ok := m.Headers[KindHeader]
 	if text, encoded := m.Extra[base64Kind]; !ok && encoded {

@@ -182,8 +182,9 @@ func (c *WorkerConfig) useMux() error {
 	return errors.Join(err, queues)
 }
 
-// useQueues sets the queues of the mux, unless the configuration names queues. Then they must be those of the mux:
-// messages of another queue could only be snoozed. A faulty mux may lack queues, so complete tells whether it is sound.
+// useQueues sets the queues of the mux if the configuration names none. Otherwise both must name the same queues,
+// because a worker could only snooze the messages of another queue. complete is false if the mux is faulty and may lack
+// queues.
 func (c *WorkerConfig) useQueues(ofMux []string, complete bool) error {
 	if c.Queue == "" && len(c.Queues) == 0 {
 		if c.Strict && len(ofMux) > 1 {

@@ -151,8 +151,8 @@ func Configure(ctx context.Context, c rueidis.Client, settings, wake string, val
 	return err
 }
 
-// ConfigureOver is Configure, but writes nothing and returns false if a field has neither the expected value nor its
-// new one; an empty value stands for no field. So the call may be repeated.
+// ConfigureOver is Configure for a caller who has read the fields. If a field has neither its expected value nor its
+// new one, it writes nothing and returns false. An empty expected value stands for no field. The call may be repeated.
 func ConfigureOver(
 	ctx context.Context, c rueidis.Client, settings, wake string, expected, values []FieldValue,
 ) (done bool, err error) {

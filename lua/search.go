@@ -96,10 +96,10 @@ var searchDueScript = load("search_due", []string{"due", "payload", "meta"},
 // Scan names the key that a DueSearch scans.
 type Scan string
 
-// Keys that a DueSearch can scan.
+// Keys that a DueSearch can scan. ScanMeta finds only members with a meta.
 const (
 	ScanDue     Scan = "due"     // the schedule; the default
-	ScanMeta    Scan = "meta"    // the hash meta; the filter must need a meta: see NeedsMeta
+	ScanMeta    Scan = "meta"    // the hash meta: see NeedsMeta
 	ScanPayload Scan = "payload" // the hash payload; the filter must have a Text
 )
 

@@ -37,9 +37,9 @@ func WritePolicyBeside(ctx context.Context, c rueidis.Client, levels *lua.Levels
 // ErrPolicyChanged: another client changed the settings in between. Nothing was written.
 var ErrPolicyChanged = errors.New("the settings were changed by somebody else")
 
-// WritePolicyOver is WritePolicyBeside, but returns ErrPolicyChanged if a setting in before has another stored value in
-// the queue or group; "" stands for no value. It does not compare the other settings. A setting
-// that has its new value already is no change, so the call may be repeated.
+// WritePolicyOver is WritePolicyBeside for a caller who has read the settings. It returns ErrPolicyChanged if a setting
+// in before has another stored value in the queue or group; "" stands for no value. It does not compare other settings.
+// It accepts a setting that already has its new value, so the call may be repeated.
 func WritePolicyOver(ctx context.Context, c rueidis.Client, levels *lua.Levels, prefix, queue, group string,
 	before map[string]string, u policy.Update) error {
 	var expected []lua.FieldValue

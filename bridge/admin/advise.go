@@ -15,9 +15,9 @@ type Seen struct {
 	Server        ServerLoad
 }
 
-// Advise returns what is wrong with the state that was read, and what to do about it, the worst finding first. If all
-// is in order, it returns no finding. It applies those rules of Doctor that need no further reads. It does not touch
-// Redis. A program that looks again and again uses an Adviser, which knows more.
+// Advise returns the problems of the state in seen, each with its remedy, the worst first. It returns no finding if all
+// is in order. It applies the rules of Doctor that need no further reads. It does not touch Redis. A program that looks
+// repeatedly should use an Adviser, which also knows speeds and targets.
 func (a *Admin) Advise(seen Seen) []doctor.Finding { return doctor.Advise(a.state(seen)) }
 
 func (a *Admin) state(seen Seen) doctor.State {

@@ -25,12 +25,12 @@ type Adviser struct {
 
 // Times of an Adviser.
 const (
-	speedSpan    = time.Minute      // a speed is a mean of this time at least, and of twice this time at most
+	speedSpan    = time.Minute      // a speed is the mean over at least one span and at most two
 	targetsFresh = 10 * time.Second // what was read of targets is used for this long
 	askedQueues  = 500              // queues whose targets are read at a time
 )
 
-// groupSpeed counts messages of a group in this span and the one before.
+// groupSpeed counts the messages of a group in the present span and in the span before it.
 type groupSpeed struct{ now, before speedCount }
 
 // speedCount counts messages in a time.
@@ -65,8 +65,8 @@ func (a *Admin) Adviser() *Adviser {
 		targets: map[doctor.Group]bool{}, asked: map[string]time.Time{}}
 }
 
-// Advise is Admin.Advise with the speeds and the targets of groups. It reads targets only if entries wait for a group,
-// every ten seconds at most. What cannot be read is unknown.
+// Advise is Admin.Advise with the speeds and the targets of groups. It reads the targets of a queue only if entries
+// wait for one of its groups, at most every ten seconds. After a failed read, it uses the targets that it read before.
 func (v *Adviser) Advise(ctx context.Context, seen Seen) []doctor.Finding {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -93,7 +93,7 @@ func (v *Adviser) note(samples []QueueSample, now time.Time) {
 		for _, g := range q.Groups {
 			group := doctor.Group{Queue: q.Queue, Group: g.Name}
 			isKnown := q.Err == nil && g.Done != nil && q.PerSecond != nil && q.PerSecond.Out != nil
-			if !isKnown || span > speedSpan { // the rates are of a shorter time
+			if !isKnown || span > speedSpan { // the rates cover only a part of this time
 				delete(v.speeds, group)
 				continue
 			}
@@ -121,8 +121,8 @@ func waits(f doctor.Finding) bool {
 	return f.Group != "" && slices.Contains(names, f.Name)
 }
 
-// readTargets reads the targets of the queues whose groups wait, as far as they are not fresh. It reports whether it
-// has read any.
+// readTargets reads the targets of the queues with waiting groups, unless they were read within targetsFresh. It
+// reports whether it has read any.
 func (v *Adviser) readTargets(ctx context.Context, findings []doctor.Finding) bool {
 	var queues []string
 	for _, f := range findings {

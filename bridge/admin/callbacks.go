@@ -40,8 +40,8 @@ func (a *Admin) SetPushTarget(ctx context.Context, t PushTarget) (PushChange, er
 	return a.pushStore().Set(ctx, t)
 }
 
-// ReplacePushTarget is SetPushTarget for a caller who has read the targets: it returns ErrTargetChanged if the stored
-// target has not this PushState.Version; "" = there must be no target.
+// ReplacePushTarget is SetPushTarget for a caller who has read the targets. It returns ErrTargetChanged unless the
+// stored target has this PushState.Version. The version "" means that there must be no target.
 func (a *Admin) ReplacePushTarget(ctx context.Context, t PushTarget, version string) (PushChange, error) {
 	return a.pushStore().Replace(ctx, t, version)
 }
@@ -58,9 +58,9 @@ func (a *Admin) RotatePushKey(ctx context.Context, queue, group, key string) (st
 	return a.pushStore().Rotate(ctx, queue, group, key)
 }
 
-// RotatePushVersion is RotatePushKey with a generated key, for a caller who has read the targets: it returns
-// ErrTargetChanged if the stored target has not this PushState.Version. A target keeps only two keys, so a second
-// rotation of the same target would drop a key that receivers still need.
+// RotatePushVersion is RotatePushKey with a generated key, for a caller who has read the targets. It returns
+// ErrTargetChanged unless the stored target has this PushState.Version. A target keeps only two keys, so a second
+// rotation would drop a key that receivers still need.
 func (a *Admin) RotatePushVersion(ctx context.Context, queue, group, version string) (string, error) {
 	return a.pushStore().RotateVersion(ctx, queue, group, version)
 }

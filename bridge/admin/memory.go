@@ -17,8 +17,9 @@ type QueueMemory struct {
 	Bytes int64 // -1: the server does not tell it
 }
 
-// Memory returns the memory of queues, the greatest first. It sends ten commands for each partition, and looks at the
-// queues in the order of their names until maxPartitions; left is the number of further queues.
+// Memory returns the memory of queues, the greatest first. It sends ten commands for each partition. It takes the
+// queues in the order of their names, and skips a queue whose partitions would exceed maxPartitions in total. left is
+// the number of skipped queues.
 func (a *Admin) Memory(ctx context.Context, maxPartitions int) (all []QueueMemory, left int, err error) {
 	registry, err := lua.ReadRegistry(ctx, a.redis.Client, lua.NewGlobals(a.prefix))
 	if err != nil {

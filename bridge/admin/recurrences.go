@@ -33,8 +33,8 @@ func (a *Admin) Recur(ctx context.Context, r bridge.Recurrence) (bridge.Recurren
 	return a.planner().Put(ctx, r)
 }
 
-// ReplaceRecurrence is Recur for a caller who has read the recurrence: it returns bridge.ErrChanged if the stored spec
-// has not this RecurrenceState.Version, and bridge.ErrNoRecurrence if there is none.
+// ReplaceRecurrence is Recur for a caller who has read the recurrence. It returns bridge.ErrChanged unless the stored
+// spec has this RecurrenceState.Version, and bridge.ErrNoRecurrence if there is no recurrence.
 func (a *Admin) ReplaceRecurrence(
 	ctx context.Context, r bridge.Recurrence, version string,
 ) (bridge.RecurrenceChange, error) {

@@ -28,8 +28,8 @@ type RetrySummary struct {
 // retryLoad is the share of the server's time that a reading of retries may use.
 const retryLoad = 0.3
 
-// Retries groups the scheduled retries of a queue by group and error. It looks at no more than most retries, for about
-// the time of the limit, and returns what it has found by then. The retries are in no order.
+// Retries groups the scheduled retries of a queue by group and error. It reads at most this number of retries, in no
+// order. After the time limit it returns the retries that it has read so far.
 func (a *Admin) Retries(ctx context.Context, queue string, most int, limit time.Duration) (RetrySummary, error) {
 	var s RetrySummary
 	found := map[RetryGroup]*RetryGroup{}

@@ -231,8 +231,9 @@ func TestALoginNeedsAPrivateConnection(t *testing.T) {
 	}
 }
 
-// A proxy on this machine may hide that the browser is elsewhere, and speaks without TLS. Then the browser tells it:
-// the login page has no form, and a login is refused. A proxy with TLS may hide that, too: the cookie is for TLS alone.
+// A proxy on this machine may hide that the browser is elsewhere and speaks without TLS. The headers of the browser
+// then show it: the login page has no form, and a login is refused. A proxy may also hide TLS: the cookie must still be
+// limited to TLS.
 func TestTheBrowserTellsWhetherOthersCanRead(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -144,7 +144,7 @@ func (q *request) storedTarget(queue, group string) (*admin.PushState, error) {
 	return nil, err
 }
 
-// errTargetChanged: the target is not as the viewer has seen it.
+// errTargetChanged: the target differs from the one that the viewer has seen.
 var errTargetChanged = fmt.Errorf("%w: somebody has changed the target meanwhile. Open the form again to see how",
 	errConflict)
 
@@ -242,9 +242,9 @@ func (q *request) typedTarget() (admin.PushTarget, error) {
 }
 
 // checkReach refuses a target that reaches more of the network than the viewer may allow. A process posts from inside
-// its own network, and the answer to a failed request is in the error of a dead letter. So a target with Networks or
-// AllowHTTP can read addresses that only the process can reach. Only an operator of all queues chooses these. Another
-// operator keeps those of the stored target, and with them its URL.
+// its own network, and a dead letter shows the answer to a failed request. So a target with Networks or AllowHTTP can
+// read addresses that only the process can reach. Only an operator of all queues may set these fields. Another operator
+// must leave them, and the URL of such a target, as they are stored.
 func (q *request) checkReach(t *admin.PushTarget, stored *admin.PushState) error {
 	if q.may(access.Operate, "") {
 		return nil

@@ -121,7 +121,7 @@ func TestAPageShowsWhatAJobHasDone(t *testing.T) {
 	contains(t, text, `badge warn">paused`)
 }
 
-// A stream that another process answers than the one that rendered the page must not bring back the state before it.
+// A stream from another process than that of the page must not show the state before the change again.
 func TestAStreamOfAnotherProcessShowsTheChange(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t), nil)

@@ -40,8 +40,9 @@ type Config struct {
 	Logger  *slog.Logger // nil = discard
 	Version string       // shown at the foot of each page
 
-	// LoginByAddress lets the login page send the token that stands behind # of its address, without a click. It is for
-	// "duestream dev", which prints such an address. Elsewhere, a link could log a viewer in with the token of another.
+	// LoginByAddress lets the login page send the token after the # of its address, without a click. It is for
+	// "duestream dev", which prints such an address. Elsewhere, a link could log a viewer in with another person's
+	// token.
 	LoginByAddress bool
 
 	// ReadOnly refuses every change, whatever the token allows.
@@ -52,9 +53,9 @@ type Config struct {
 
 	Observer bridge.Observer // gets events of messages; nil = none
 
-	// MaxViewers limits the pages that are kept up to date at the same time, and half of it the different views among
-	// them. Further pages are shown, and not updated. A token gets a further place only while more places are free than
-	// it holds, so one token gets at most half of them. Default 2,000.
+	// MaxViewers limits the pages that are kept up to date at the same time. Their different views are limited to half
+	// of MaxViewers, but at least 16. Further pages are shown and not updated. A token gets another place only while
+	// more places are free than it holds, so one token gets at most half of them. Default 2,000.
 	MaxViewers int
 	Timeout    time.Duration // of a request that is not a stream; default 10s
 }
@@ -204,8 +205,8 @@ type defect struct {
 
 func (d *defect) Error() string { return fmt.Sprintf("a defect of this program: %v", d.value) }
 
-// guarded does work that runs for several viewers, and returns a panic as a defect. Else a fault of one view would end
-// the process, with all that it does besides the dashboard.
+// guarded calls work that serves several viewers, and returns a panic as a defect. Without it, a fault of one view
+// would end the process and all its other work.
 func guarded(work func() error) (err error) {
 	defer func() {
 		if value := recover(); value != nil {

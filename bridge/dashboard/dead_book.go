@@ -129,15 +129,15 @@ func (b *letterBook) read(
 	return b.last(queue, total), nil
 }
 
-// isStale reports whether letters were certainly added or deleted since they were read, so that they are to be read
-// again. The caller holds the mu of the book.
+// isStale reports whether the letters must be read again: they were never read, a viewer has changed them, or their
+// number differs and the pause after the last reading is over. The caller holds the mu of the book.
 func (e *letterSummary) isStale(total int64) bool {
 	isOther := int64(e.Total) != total
 	return e.at.IsZero() || e.changed.After(e.at) || isOther && !time.Now().Before(e.next)
 }
 
-// isOld reports whether a summary is to be read again although the number of letters is the same: as many letters may
-// have been added as were deleted.
+// isOld reports whether a summary has reached its age limit and may be read again. An equal number of letters does not
+// prove that they are the same: one may have been added and another one deleted.
 func (b *letterBook) isOld(queue string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -204,9 +204,9 @@ type lettersReader struct {
 	totals  string // queues and their numbers of letters at the last look
 }
 
-// look looks at the number of letters of each queue, and reads letters of those queues whose summaries are stale, the
-// oldest first, as far as the time of a step reaches. Of the summaries that are only old it reads one, so that a quiet
-// page costs little, however many queues have letters.
+// look reads the number of letters of each queue. It then reads the letters of queues with stale summaries, the oldest
+// first, until the time of a step is used. It reads again only one summary that is merely old, so a quiet page costs
+// little even if many queues have letters.
 func (r *lettersReader) look(ctx context.Context) (sample, error) {
 	samples, err := r.watcher.Look(ctx)
 	if err != nil {
@@ -224,7 +224,7 @@ func (r *lettersReader) look(ctx context.Context) (sample, error) {
 	rests := totals == r.totals
 	r.totals = totals
 	end := time.Now().Add(lettersStep)
-	again := true // until an old summary was read
+	again := true // an old summary may be read
 	for i, one := range s.queues {
 		left := time.Until(end)
 		if left > 0 {

@@ -253,8 +253,8 @@ func (q *request) newest(queue string, f admin.LetterFilter) (string, error) {
 	return p.Lines[0].Letter.Letter, nil
 }
 
-// onlyCounted restricts the set to the letters that passed the filter when it was counted, or that pass it now if it is
-// counted now. Letters that become old enough for the filter after the count are not in the set. none: no letter of the
+// onlyCounted limits the set to the letters that passed the filter when they were counted. If they were not counted
+// before, it counts now. Letters that become old enough later are not in the set. none means that no letter of the
 // queue is old enough.
 func (q *request) onlyCounted(c *chosen) (none bool, err error) {
 	c.filter.UpTo = q.query.Get(counted)

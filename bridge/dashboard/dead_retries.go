@@ -22,8 +22,8 @@ type retriesView struct {
 	Err   error
 }
 
-// retriesOfQueue reads the table of retries. The page of dead letters is shown also if it cannot be read. A change does
-// not make it read again at once: a reading may take a third of the server's time for a second.
+// retriesOfQueue reads the table of retries. If that fails, the page of dead letters shows the error in place of the
+// table. A change does not cause a new reading, because a reading may take a third of the server's time for a second.
 func (q *request) retriesOfQueue(queue string) *retriesView {
 	s, err := q.retriesOf.get(q.ctx, queue, time.Time{}, func() (admin.RetrySummary, error) {
 		return q.shared().Retries(q.ctx, queue, mostRetries, retryStep)

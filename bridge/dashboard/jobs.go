@@ -465,8 +465,8 @@ func (v jobView) Took() time.Duration {
 	return v.Ended.Sub(v.Began)
 }
 
-// PerSecond returns the changes per second. A job with a limit makes those of its first second at once, so at first the
-// mean is above the limit; then PerSecond returns the limit.
+// PerSecond returns the mean number of changes per second, but at most the limit. A job makes the changes of its first
+// second at once, so at first the mean exceeds the limit.
 func (v jobView) PerSecond() *float64 {
 	rate := float64(v.Counts.Changed) / max(v.Took().Seconds(), 0.001)
 	if v.Limit > 0 {

@@ -211,8 +211,8 @@ func (w *slowWriter) Write(b []byte) (int, error) {
 	}
 }
 
-// A viewer who reads the stream of a search slowly must lose it, however each single write ends in time, because the
-// search has a turn in the line.
+// A viewer who reads the stream of a search slowly must lose it, because the search holds a turn in the line. This
+// holds even if each single write ends in time.
 func TestASlowReaderLosesItsSearch(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -29,8 +29,8 @@ const (
 	leastOfAll    = time.Second            // the same, of a topic about several queues, which costs more
 )
 
-// looksOfToken is the number of looks a second at topics about one queue that a token may cause. With many topics, each
-// is looked at less often.
+// looksOfToken limits the looks per second that one token causes at topics about one queue. The more topics a token
+// has, the less often each is looked at.
 const looksOfToken = 25
 
 // maxCachedParts limits the rendered parts of a topic that its viewers share. Viewers with further tokens and addresses
@@ -40,8 +40,8 @@ const maxCachedParts = 64
 // maxRenders is the number of parts that are rendered at the same time. Each takes up to a megabyte of memory.
 const maxRenders = 8
 
-// After a part was rendered for a token, its next part waits for restOfRender times as long, at most mostRest. So the
-// viewers of one token, who may each watch an address of their own, use a quarter of a core.
+// After a part was rendered for a token, the token's next rendering waits restOfRender times as long, at most mostRest.
+// So all viewers of one token use about a quarter of a core, even if each watches another address.
 const (
 	restOfRender = 3
 	mostRest     = time.Second
@@ -125,8 +125,8 @@ func (h *hub) wait() {
 	h.loops.Wait()
 }
 
-// nextBeat returns the time until the next beat. All streams beat together, so that all viewers with a token share one
-// look at it.
+// nextBeat returns the time until the next beat. All streams beat together, so that one look at a token serves all
+// viewers with this token.
 func (h *hub) nextBeat() time.Duration { return beat - time.Since(h.started)%beat }
 
 // noRoom: there are too many pages that are kept up to date, or too many different ones.
@@ -143,7 +143,7 @@ func (e noRoom) Error() string {
 // topic is a loop of looks, and its last result.
 type topic struct {
 	look  func(context.Context) (sample, error)
-	name  string        // unlike that of any other topic of any process
+	name  string        // unique among the topics of all processes
 	key   string        // in the hub
 	queue string        // that the topic is about; "" = several
 	owner string        // name of the token that started the loop
@@ -201,8 +201,9 @@ func (h *hub) release(t *topic) {
 	t.used = time.Now()
 }
 
-// makeRoom makes room for another topic of a token: if there are too many, it removes one that nobody uses. It returns
-// noRoom if there is none. The caller holds mu.
+// makeRoom makes room for another topic of a token. If there are too many topics, it removes one that no request uses:
+// one of the same token, or of any token if this token has no topic. It returns noRoom if it finds none. The caller
+// holds mu.
 func (h *hub) makeRoom(token string) error {
 	own := h.topicsOf[token]
 	if hasRoom(own, len(h.topics), h.maxTopics) {
@@ -284,8 +285,8 @@ func (t *topic) leastInterval() time.Duration {
 	return leastInterval
 }
 
-// share returns the least time between two looks that nobody asks for, so that all topics of a token together get no
-// more looks than looksOfToken. Viewers of other tokens share the topics about several queues, so these do not wait.
+// share returns the least time between two looks that no viewer asks for. It keeps all topics of a token together
+// within looksOfToken. Topics about several queues do not wait, because viewers of other tokens share them.
 func (h *hub) share(t *topic) time.Duration {
 	if t.queue == "" {
 		return 0
@@ -337,8 +338,8 @@ func (t *topic) isWatched() bool {
 // changed makes the samples of a queue stale, because a viewer changed something in it; "" = in several queues.
 func (h *hub) changed(queue string) { h.outdate(queue, true) }
 
-// outdate makes the samples of a queue stale. With look, the topics that somebody watches look now. Without it, only
-// new pages do.
+// outdate makes the samples of a queue stale. If look is true, the watched topics about the queue look at once.
+// Otherwise only new pages cause a look.
 func (h *hub) outdate(queue string, look bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -483,8 +484,8 @@ func (t *topic) result() result {
 		looked: t.looked}
 }
 
-// sample returns a sample of the page's topic. If the last one is too old, it waits for the next look. The error is
-// that of the look, or noRoom.
+// sample returns a sample of the page's topic. If the last one is too old, it waits for the next look. Errors: that of
+// the look, noRoom, errStops, and that of the request's context.
 func (q *request) sample(l *live) (any, error) {
 	t, err := q.hub.hold(l, q.token())
 	if err != nil {
@@ -631,8 +632,8 @@ func writeInTime(rc *http.ResponseController, write func() error) error {
 	return writeWithin(rc, streamTimeout, write)
 }
 
-// writeWithin writes to a viewer, for at most a time. Between two writes the connection has no deadline: with HTTP/2, a
-// deadline that passes then ends the stream.
+// writeWithin writes to a viewer, for at most the given time. It then removes the deadline: with HTTP/2, a deadline
+// that passes between two writes ends the stream.
 func writeWithin(rc *http.ResponseController, most time.Duration, write func() error) error {
 	_ = rc.SetWriteDeadline(time.Now().Add(most))
 	err := write()
@@ -654,9 +655,9 @@ func (q *request) stream(p page, l *live, t *topic, seen string) {
 			sentVersion, sentPart = last.version, &part.seenPart
 		}
 	}
-	shownAfter := q.changedAt(q.queue()) // the page shows the state after this change, and maybe by a look of its own
+	shownAfter := q.changedAt(q.queue()) // older samples may lack a change that the page shows
 	if !strings.HasPrefix(seen, t.name+"-") {
-		shownAfter = time.Now() // another process may have rendered the page, after a look that this one did not see
+		shownAfter = time.Now() // another process may have rendered the page from a newer sample
 	}
 	for {
 		last := t.result()
@@ -762,7 +763,7 @@ func (q *request) cachedPart(p page, l *live, t *topic, last result) (*rendered,
 	return cached.part, cached.err
 }
 
-// render calls work, which renders a part for a viewer with a token, when it is the token's turn.
+// render waits for the turn of the token and for a free place, and then calls work to render a part.
 func (h *hub) render(token string, work func()) {
 	turn := h.turnOf(token)
 	turn <- struct{}{}

@@ -39,7 +39,7 @@ const (
 	// maxFinds is the number of messages that are searched at the same time. Other requests wait.
 	maxFinds = 4
 
-	// idleShare is the time to the next look, for each request to Redis of the last one, while nothing changes.
+	// idleShare is the pause for each Redis request of the last look, while nothing changes.
 	idleShare = 750 * time.Millisecond
 )
 

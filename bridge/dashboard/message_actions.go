@@ -133,8 +133,8 @@ func moveMessage(q *request) (done, error) {
 	return q.doneWith("Moved: %s is due at %s.", visible(id), due.In(q.zone()).Format("2006-01-02 15:04:05 MST"))
 }
 
-// heldBy tells which setting of the queue may keep a due message from becoming ready; "" if there is none. The change
-// was made, so a setting that cannot be read is no error.
+// heldBy names the setting of the queue that may keep a due message from becoming ready; "" if there is none. If the
+// settings cannot be read, it returns "" as well, because the change itself has succeeded.
 func (q *request) heldBy() string {
 	p, _, err := q.op.ReadPolicy(q.ctx, q.queue(), "")
 	switch {
@@ -189,8 +189,8 @@ func expireMessage(q *request) (done, error) {
 	return done{}, fmt.Errorf("expire %s: %w", visible(id), bridge.ErrNotScheduled)
 }
 
-// letterOf returns the letter of the form, which must be one of the message of the form: a link must not name another
-// letter than the page shows.
+// letterOf returns the letter that the form names. It refuses a letter of another message, so that a link cannot name a
+// letter that the page does not show.
 func (q *request) letterOf(what string) (string, error) {
 	letter := q.query.Get("letter")
 	l, err := q.op.DeadLetters().Show(q.ctx, q.queue(), letter)

@@ -202,12 +202,12 @@ func (q *request) writePayload(content []byte, name string) error {
 // Bounds of an answer that is written whole.
 const (
 	largeAnswer = 1 << 20   // above this size, a process writes a few at a time
-	answerPiece = 256 << 10 // a viewer who does not take this much in streamTimeout is cut off
-	answerSpeed = 128 << 10 // bytes a second: so is one who takes the whole more slowly
+	answerPiece = 256 << 10 // a viewer must take this much within streamTimeout
+	answerSpeed = 128 << 10 // bytes a second that a viewer must take on average
 )
 
-// writeWhole writes an answer of about size bytes. The memory of a large one is in use until the viewer has it, so only
-// a few are written at a time. The error means that nothing was written.
+// writeWhole writes an answer of about size bytes. A large answer uses memory until the viewer has read it, so only a
+// few are written at a time. An error means that nothing was written.
 func (q *request) writeWhole(size int64, answer func() []byte) error {
 	if size > largeAnswer {
 		t, err := q.downloads.join(q.grant.Name())

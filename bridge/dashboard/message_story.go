@@ -62,8 +62,8 @@ func (s messageState) Story() []chapter {
 	return all
 }
 
-// HistoryBegins returns when the history begins that was read, if that is after the last known change of the message;
-// else zero. Then the history has lost the changes of the message.
+// HistoryBegins returns the beginning of the history if it is later than the last known change of the message: the
+// history has then lost this change. Otherwise it returns zero.
 func (s messageState) HistoryBegins() time.Time {
 	for _, m := range s.finding.History {
 		if !m.At.After(s.finding.At) && !m.At.Before(s.story.Since) {

@@ -77,8 +77,8 @@ func lookAtSystem(
 	return s, nil
 }
 
-// markOf returns a text that is equal for two samples of a queue that look the same on a page. Ages above a minute are
-// in it in whole minutes: exact ages differ at each look, and then a page would never rest.
+// markOf returns a text that is equal for two samples of a queue that look the same on a page. It holds ages above a
+// minute in whole minutes. With exact ages, each look would differ and a page would never rest.
 func markOf(q admin.QueueSample) string {
 	var text strings.Builder
 	text.WriteString(contentsOf(q))

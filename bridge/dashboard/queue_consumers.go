@@ -90,7 +90,7 @@ func showConsumers(q *request, state queueState) (any, error) {
 	return v, nil
 }
 
-// hide keeps the consumers that hold most entries, at most a number of them, in their order.
+// hide keeps the consumers with the most pending entries, in their order, and removes the others.
 func (v *consumersView) hide(most int) {
 	v.Hidden = max(0, len(v.Consumers)-most)
 	if v.Hidden == 0 {

@@ -171,7 +171,7 @@ func (s dueScale) begin(t time.Time, zone *time.Location) time.Time {
 		return time.Date(t.Year(), t.Month(), 1, 0, 0, 0, 0, zone)
 	case s.step == day:
 		return time.Date(t.Year(), t.Month(), t.Day(), 0, 0, 0, 0, zone)
-	case s.step == time.Hour: // time.Date would not know which of two hours is meant that have the same name
+	case s.step == time.Hour: // time.Date cannot tell apart two hours with the same name
 		return t.Truncate(time.Minute).Add(-time.Duration(t.Minute()) * time.Minute)
 	}
 	return t.Truncate(s.step)
@@ -222,8 +222,8 @@ func (v *dueView) count(q *request) error {
 	return nil
 }
 
-// label names the bars, in a time zone. If the clocks change between the first and the last bar, hours and minutes have
-// the name of their zone, because two of them may be the same.
+// label names the bars, in a time zone. If the clocks change between the first and the last bar, the name of an hour
+// includes the zone, because the hour may come twice.
 func (v *dueView) label(zone *time.Location) {
 	layout := v.Scale.layout
 	_, first := v.From.In(zone).Zone()

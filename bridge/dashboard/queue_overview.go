@@ -149,8 +149,8 @@ func (r *queueReader) look(ctx context.Context) (sample, error) {
 	return sample{value: s, mark: s.mark()}, nil
 }
 
-// isGone reports whether the queue does not exist: somebody has deleted it while it was watched. Only a sample without
-// contents raises the question.
+// isGone reports whether somebody has deleted the queue while it was watched. It asks Redis only if the sample is
+// empty.
 func (r *queueReader) isGone(ctx context.Context, now admin.QueueSample) (bool, error) {
 	if now.Err != nil || now.Scheduled+now.Entries+now.Dead > 0 || len(now.Groups) > 0 {
 		return false, nil
@@ -214,8 +214,8 @@ func (r *queueReader) read(ctx context.Context, partitions int, changed bool) er
 	return nil
 }
 
-// quiet returns the time between two readings of the expensive figures while nothing happens. Such a reading sends
-// about 40 commands for each partition, and three for each of its groups, and may send one a second.
+// quiet returns the time between two readings of the expensive figures while nothing happens. A reading sends about 40
+// commands for each partition, and three more for each of its groups. The time allows one command a second.
 func (r *queueReader) quiet() time.Duration {
 	commands := r.full.Partitions * (40 + 3*len(r.full.Groups))
 	return max(quietEvery, time.Duration(commands)*time.Second)

@@ -17,7 +17,7 @@ const seriesPoints = 180
 // queueSeries are the rates of a queue at the last looks, oldest first. It is not changed after it was made.
 type queueSeries struct {
 	At            []int64   // Unix seconds
-	Span          []float64 // seconds that the rates are of: since the look before
+	Span          []float64 // seconds since the look before, over which the rates are means
 	In, Out, Done []float64
 }
 

@@ -137,8 +137,8 @@ func (q *request) localTime(t time.Time) string {
 	return t.In(q.formZone()).Format(localLayout)
 }
 
-// keepExact gives a spec the stored times where the typed ones look the same in the form. A field has no
-// milliseconds, and does not tell the two hours apart that a change of the clocks repeats.
+// keepExact restores each stored time whose text in the form is unchanged. A field of the form has no milliseconds, and
+// cannot tell apart the two hours of the same name when the clocks go back.
 func (q *request) keepExact(s *bridge.Recurrence, stored bridge.Recurrence) {
 	if q.localTime(s.Start) == q.localTime(stored.Start) {
 		s.Start = stored.Start
@@ -196,7 +196,7 @@ func (q *request) typedRecurrence() (s bridge.Recurrence, err error) {
 	return s, errors.Join(append(errs, err)...)
 }
 
-// errRecurrenceChanged: the recurrence is not as the viewer has seen it.
+// errRecurrenceChanged: the recurrence differs from the one that the viewer has seen.
 var errRecurrenceChanged = fmt.Errorf(
 	"%w: somebody has changed the recurrence meanwhile. Open the form again to see how", errConflict)
 

@@ -94,8 +94,8 @@ func (q *request) mayPublish(queue string) bool {
 // token allows it.
 func (q *request) queue() string { return q.query.Get("queue") }
 
-// nothingMoves is the finding that no bridge is alive, for viewers who may not know of bridges. It is the reason why
-// their messages wait.
+// nothingMoves rewrites the finding that no bridge is alive for viewers who may not know of bridges. The finding tells
+// them why their messages wait.
 func nothingMoves(f doctor.Finding) doctor.Finding {
 	return doctor.Finding{Code: f.Code, Name: f.Name, Severity: f.Severity, Count: f.Count,
 		Found: "messages do not become ready",
@@ -103,7 +103,8 @@ func nothingMoves(f doctor.Finding) doctor.Finding {
 		Do:    "tell an operator who may see all queues"}
 }
 
-// findings returns the findings that the viewer may see. What concerns all queues is for viewers of all queues.
+// findings returns the findings that the viewer may see. Findings about all queues are for viewers of all queues;
+// others see nothingMoves.
 func (q *request) findings(all []doctor.Finding) (seen []doctor.Finding) {
 	for _, f := range all {
 		switch {
@@ -229,7 +230,7 @@ func (d *Dashboard) answerAction(w http.ResponseWriter, r *http.Request, a actio
 		d.fail(w, r, q, err)
 		return
 	}
-	defer q.limit()() // the time that the viewer's connection needed for the form does not count
+	defer q.limit()() // starts here, so that a slow upload does not use it up
 	result, err := q.act(a)
 	if err != nil {
 		result = done{} // a change that failed has nothing to show
@@ -368,8 +369,8 @@ func (q *request) act(a action) (done, error) {
 // errPanicked: a change panicked, and may have changed something.
 var errPanicked = errors.New("the change panicked")
 
-// changed audits a change, and tells the pages about it. Nobody needs another look after an error that says that
-// nothing was changed.
+// changed writes the audit line of a change, and makes the samples of its queue stale. Watched pages look again at
+// once, unless the error means that nothing was changed.
 func (q *request) changed(a action, queue string, result done, err error) {
 	if err == nil && result.preview != nil {
 		return

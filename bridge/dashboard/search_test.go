@@ -598,15 +598,17 @@ func TestSearchesWaitInLine(t *testing.T) {
 	for i, c := range []struct {
 		t    *turn
 		want bool
-	}{{a1, true}, {a2, true}, {a3, false}, {b1, true}, {b2, true}, {c1, false}} {
+	}{{a1, true}, {a2, true}, {a3, false}, {b1, true}, {b2, false}, {c1, true}} {
 		redistest.Want(t, fmt.Sprintf("search %d runs", i), runs(c.t), c.want)
 	}
-	redistest.Want(t, "before c1", l.before(c1), 1)
+	redistest.Want(t, "before b2", l.before(b2), 1)
 	l.leave(b1)
-	redistest.Want(t, "c1 runs, because token a has reached its limit", runs(c1), true)
+	redistest.Want(t, "b2 runs, because token a has its share", runs(b2), true)
 	l.leave(a1)
+	redistest.Want(t, "a3 runs while only one place is free", runs(a3), false)
+	l.leave(c1)
 	redistest.Want(t, "a3 runs", runs(a3), true)
-	for range maxWaitingOfToken {
+	for range 1 + maxWaitingOfToken { // the first one runs
 		join("d")
 	}
 	if _, err := l.join("d"); err == nil {

@@ -145,10 +145,10 @@ type foundView struct {
 	Hint    string
 }
 
-// otherSearch is a search with the text of the box taken as another thing.
+// otherSearch is a search that gives the text of the box another meaning.
 type otherSearch struct{ What, Page string }
 
-// OtherSearches returns the searches for which the text of the box may stand, too. They did not run, because this one
+// OtherSearches returns the searches for other meanings of the text of the box. They did not run, because this search
 // found something.
 func (v foundView) OtherSearches() (list []otherSearch) {
 	phases := v.Query.phases()
@@ -162,7 +162,7 @@ func (v foundView) OtherSearches() (list []otherSearch) {
 	return list
 }
 
-// As tells what the text of the box is taken as; "" = the box is empty.
+// As returns the meaning of the text of the box; "" = the box is empty.
 func (v foundView) As() string {
 	return map[string]string{asID: "the beginning of an ID", asText: "a part of a payload",
 		asError: "a part of an error"}[v.Phase]
@@ -271,9 +271,8 @@ const leastRate = 64 << 10
 // errSlowReader: a viewer reads too slowly.
 var errSlowReader = errors.New("the viewer reads too slowly")
 
-// pacedWriter writes what may be much. It fails when the viewer has kept it waiting for streamTimeout in total, and a
-// second more for each leastRate bytes: a search or a download that waits for its viewer holds a turn in a line, or
-// memory.
+// pacedWriter writes long answers. A viewer may keep it waiting for streamTimeout in total, and for a second more per
+// leastRate bytes. Then it fails, because a waiting search or download holds a turn in a line, or memory.
 type pacedWriter struct {
 	http.ResponseWriter
 	rc     *http.ResponseController

@@ -32,12 +32,12 @@ func (d *Dashboard) grant(r *http.Request) (*access.Grant, error) {
 	return g, err
 }
 
-// maxSessions is the number of cookies of a session that a request may have.
+// maxSessions limits the session cookies of a request that are checked.
 const maxSessions = 4
 
 // session returns the secret of the token in the request's cookie, and its grant. Another application on the same host
-// name may have added a cookie of the same name. A wrong one does not count; two valid ones that differ make the viewer
-// log in, because nobody knows whose is right.
+// name may have added a cookie of this name. A cookie without a valid token is ignored. Two different valid tokens make
+// the viewer log in, because either cookie may be the foreign one.
 func (d *Dashboard) session(r *http.Request) (secret string, g *access.Grant, err error) {
 	cookies := r.CookiesNamed(sessionCookie)
 	for _, c := range cookies[:min(len(cookies), maxSessions)] {
@@ -90,8 +90,8 @@ func isForwarded(h http.Header) bool {
 	return false
 }
 
-// isOfUnsafePage reports whether the browser itself tells that others may read what it sends, although a proxy has
-// hidden that: a browser sends Sec-Fetch-Site only by TLS and to its own machine, and names the page of a form.
+// isOfUnsafePage reports whether the browser's headers show that others may read its requests, even if a proxy hides
+// that. A browser sends Sec-Fetch-Site only with TLS or to its own machine. The Origin names the page of a form.
 func isOfUnsafePage(r *http.Request) bool {
 	origin, err := url.Parse(r.Header.Get("Origin"))
 	if err != nil || origin.Scheme == "http" && !isThisMachine(origin.Host) {
@@ -101,8 +101,8 @@ func isOfUnsafePage(r *http.Request) bool {
 	return isBrowser && r.Header.Get("Sec-Fetch-Site") == "" && origin.Scheme != "https"
 }
 
-// isSecure reports whether a cookie may be limited to TLS: the browser speaks TLS, as far as this process or the
-// browser tells. A proxy with TLS may not say so. The origin was checked: see http.CrossOriginProtection.
+// isSecure reports whether a cookie may be limited to TLS. A proxy may hide the TLS of the browser; an Origin with
+// https then shows it. http.CrossOriginProtection has checked the Origin.
 func isSecure(r *http.Request) bool {
 	return isTLS(r) || strings.HasPrefix(r.Header.Get("Origin"), "https://")
 }

@@ -84,7 +84,7 @@ func (r *readings[T]) entry(key string) *reading[T] {
 	return one
 }
 
-// unreadQueue is a queue of which something cannot be read, and why.
+// unreadQueue is a queue that cannot be read, with the reason.
 type unreadQueue struct {
 	Queue string
 	Err   error

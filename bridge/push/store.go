@@ -70,8 +70,8 @@ func (s *Store) Replace(ctx context.Context, t Target, version string) (Change, 
 // anyVersion stands for whatever target is stored, or none.
 const anyVersion = "*"
 
-// versionOf returns the State.Version of a stored text; "" for no target. It does not tell the secrets of the text,
-// because nobody can guess the signing key in it.
+// versionOf returns the State.Version of a stored text; "" for no target. It does not reveal the secrets of the text,
+// because the signing key in the text cannot be guessed.
 func versionOf(text string) string {
 	if text == "" {
 		return ""

@@ -21,8 +21,8 @@ func ScoreTime(score float64) time.Time {
 // latestShown is the latest time of Shown, because JSON has no year after 9999 in any time zone.
 var latestShown = time.Date(9999, 12, 30, 0, 0, 0, 0, time.UTC)
 
-// Shown returns a time that JSON can express: at most the end of the year 9999, and zero for a time before the year 1.
-// Another program may have written any number.
+// Shown returns a time that JSON can express: at most latestShown, and zero for a time before the year 1. Another
+// program may have stored any number.
 func Shown(at time.Time) time.Time {
 	switch {
 	case at.After(latestShown):

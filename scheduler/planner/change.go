@@ -35,8 +35,8 @@ func (p *Planner) Put(ctx context.Context, spec recurrence.Spec) (Change, error)
 	return p.put(ctx, spec, "")
 }
 
-// Replace is Put for a recurrence that the caller has read: it returns ErrChanged if the stored spec has not this
-// State.Version, and ErrNoRecurrence if there is none.
+// Replace is Put for a caller who has read the recurrence. It returns ErrChanged unless the stored spec has this
+// State.Version, and ErrNoRecurrence if there is no recurrence.
 func (p *Planner) Replace(ctx context.Context, spec recurrence.Spec, version string) (Change, error) {
 	return p.put(ctx, spec, version)
 }

@@ -145,7 +145,7 @@ func (r *reasons) front(ctx context.Context, keys lua.Keys, key string) (id, tex
 	return id, fmt.Sprintf("message %s of it is in flight", quoted(id))
 }
 
-// retryInFront tells for what a retry waits that holds a key.
+// retryInFront describes a retry that holds a key: its message, its group and its due time.
 func (r *reasons) retryInFront(ctx context.Context, keys lua.Keys, member string, m lua.Member) string {
 	var due time.Time
 	err := view.Ask(ctx, r.c, view.Score(r.c.B().Zscore().Key(keys.Due).Member(member).Build(), &due))

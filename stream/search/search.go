@@ -239,9 +239,10 @@ func (r *run) ofStream() lua.SearchFilter {
 
 func (r *run) ofLetters() lua.SearchFilter { return r.filter.forScript(lookup.StateDead) }
 
-// scan returns which key a search of the schedule scans, and how many members it looks at. It scans the hash meta if
-// that is smaller. The hash has a field for each retry, and for each message with headers. A filter by ID also needs
-// first-time messages without a meta: scanSchedule looks these up by their ID, because their member is the ID.
+// scan returns the key that a search of the schedule scans, and the number of its members. It scans the hash meta if
+// that is smaller: the hash has a field for each retry, and for each message with headers, a key, an expiry or a limit
+// of attempts. A filter by ID also needs first-time messages without a meta. scanSchedule looks these up, because their
+// member is the ID.
 func (p *part) scan(f lua.SearchFilter) (key lua.Scan, members int64) {
 	switch {
 	case p.metas < p.due && (f.NeedsMeta() || len(f.IDs) > 0):
@@ -359,9 +360,9 @@ func (r *run) addScheduled(p *part, found []lua.FoundDue) error {
 	return nil
 }
 
-// lookForExact finds the scheduled messages whose ID is the filter's Prefix, before the scan: whoever looks for the
-// beginning of an ID often gives the whole ID. It costs a round trip for each 100 partitions, and one for each hit. If
-// it cannot read a key, the scan reports that.
+// lookForExact finds the scheduled messages whose ID equals the filter's Prefix, before the scan, because users often
+// give a whole ID. It costs a round trip for each 100 partitions, and one for each hit. It ignores a key that it cannot
+// read, and the scan then reports the key.
 func (r *run) lookForExact(ctx context.Context, parts []*part) error {
 	id, f := r.filter.Prefix, r.ofSchedule()
 	if id == "" || !slices.Contains(f.States, lua.SearchScheduled) {

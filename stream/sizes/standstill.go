@@ -55,11 +55,11 @@ func (g *GroupSizes) noteWaiting(now time.Time, lag groupLag, consumers []view.C
 	g.Waiting, g.WaitingApprox, g.Unread = &waiting, lag.later, &unread
 }
 
-// backlogSeen tells since when an entry of the present backlog of a group waits.
+// backlogSeen holds the time since which the present backlog of a group has waited.
 type backlogSeen struct {
 	last  view.EntryID // the last entry delivered to the group
 	since time.Time    // when the oldest entry of the backlog was added, or later
-	exact bool         // not later
+	exact bool         // since is the time of the oldest entry
 }
 
 // Bounds of the entries that one glance reads for the ages of backlogs.
@@ -69,9 +69,9 @@ const (
 )
 
 // noteBacklogs sets, for each group with a backlog, the time since which its oldest entry has waited. It takes the time
-// from the newest entries, if these reach back to the position of the group. Otherwise it reads the oldest entry, once
-// for each position of the group. A glance reads only a few entries for this. Until a group has its turn, the time is
-// that of the first look that saw the group at its position, or of an entry that was added before.
+// from the newest entries if they reach back to the position of the group. Otherwise it reads the oldest entry, once
+// for each position. A glance reads only a few oldest entries, so groups take turns. Until its turn, a group has a
+// later time: that of the oldest entry seen, or of the first look at this position.
 func (r *reader) noteBacklogs(ctx context.Context, p *partition, lags []groupLag) {
 	cache := r.cacheOf(p)
 	seenBefore := cache.backlogs

@@ -18,9 +18,9 @@ import (
 // Watcher samples queues at intervals, at little cost. Look returns the state, and the rates since the last Look. It
 // reads the registry of queues, and then sends one script for every 64 partitions. On a cluster it sends one script for
 // each partition, all together. If a group holds entries, it also reads the default settings. For groups with a backlog
-// it reads up to 16 further entries. It reads at most about 2 MiB of the newest entries and dead letters, and 1 MiB of
-// the further ones. It changes nothing. Queues with more than 512 partitions together take
-// turns; until its next turn a queue keeps its last sample. It must not be used concurrently.
+// it reads up to 16 older entries. It reads at most about 2 MiB of the newest entries and dead letters, and 1 MiB of
+// the older entries. It changes nothing. Queues with more than 512 partitions together take turns; until its next turn
+// a queue keeps its last sample. It must not be used concurrently.
 type Watcher struct {
 	c      rueidis.Client
 	prefix string

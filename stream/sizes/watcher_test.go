@@ -83,8 +83,8 @@ func TestWaitingEntriesHaveAnAge(t *testing.T) {
 	})
 }
 
-// A look reads the oldest entries of a few groups only. The others have a lower bound until their turn, and then the
-// position of the group tells that nothing is to be read again.
+// A look reads the oldest entries of a few groups only. The other groups have a lower bound until their turn. After its
+// turn a group is not read again while its position stays the same.
 func TestTheOldestEntriesOfManyBacklogsAreReadInTurns(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t)

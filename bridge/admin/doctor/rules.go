@@ -23,9 +23,9 @@ func waitingCheck(consumers int, oldest, unread, visibility time.Duration) *Chec
 	return nil
 }
 
-// forTarget returns the check to report for a group whose entries wait, and what to do in place of the text of the
-// check; "" = that text. Nobody is told to destroy a group with a target: its messages would be lost for the partner.
-// known is false if it is not known whether the group has a target.
+// forTarget returns the check to report for a group whose entries wait, and advice that replaces the check's own; ""
+// keeps the check's advice. It never advises to destroy a group that has, or may have, a target: the partner would lose
+// its messages. known is false if it is unknown whether the group has a target.
 func forTarget(c *Check, has, known bool) (check *Check, do string) {
 	switch {
 	case has:
@@ -39,8 +39,8 @@ func forTarget(c *Check, has, known bool) (check *Check, do string) {
 // slowAfter is how long the workers of a group may need for what waits.
 const slowAfter = 10 * time.Minute
 
-// tooSlow returns the text of a finding about the speed of a group's workers; "" = they are fast enough, or nothing was
-// done, so that their speed is not known.
+// tooSlow returns the text of a finding if the workers of a group are too slow, else "". It also returns "" if no entry
+// has waited for nobodyReads, or if no delivery has ended, because the speed is then unknown.
 func tooSlow(lag, consumers int64, waiting time.Duration, r Rates, target bool) string {
 	if lag == 0 || waiting < nobodyReads || r.Done <= 0 {
 		return ""

@@ -40,19 +40,19 @@
   let stream = null;
   let updated = new Date(); // when the figures of the page were read
   let opened = 0; // when the stream was opened
-  let failures = 0; // of the stream, since it last lasted
+  let failures = 0; // failed connections since a stream last stayed open for longestPause
 
   const longestPause = 30_000;
 
-  // later calls next after a pause of least milliseconds. The pause doubles with each failure, and differs between
-  // pages, so that the viewers of a process that starts again do not come back all at once.
+  // later calls next after a pause of about least milliseconds. The pause doubles with each failure, up to
+  // longestPause. It varies by a quarter, so that the viewers of a restarted process do not all come back at once.
   function later(least, failures, next) {
     const pause = Math.max(least, Math.min(least * 2 ** failures, longestPause));
     setTimeout(next, pause * (0.75 + Math.random() / 2));
   }
 
-  // reload loads the page again, when it is visible. If the page was loaded again lately, it waits, each time for longer:
-  // whatever the reason is, it may not go away by that.
+  // reload loads the page again as soon as it is visible. If the page was loaded again lately, reload waits first,
+  // longer each time, because another load may not help.
   function reload(least = 0) {
     const key = 'duestream-reloads';
     let last = {n: 1, at: Date.now()}; // without the storage each reload waits
@@ -108,7 +108,7 @@
       later(60_000, 0, reconnect);
     });
     stream.onerror = () => {
-      unwatch(); // a browser would repeat the stream without end, and at intervals of its own
+      unwatch(); // else the browser would reconnect by itself, without end
       showAway('This page has lost its connection, and tries again.');
       if (Date.now() - opened > longestPause) failures = 0;
       later(5000, failures, reconnect);

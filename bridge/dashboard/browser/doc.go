@@ -17,12 +17,12 @@
 //	b.view("queue", "queue?queue=orders", "order-42")    // the weight of the first load; then looks
 //	b.looks("queue")                                     // axe, width and pictures: light, dark, desk, phone
 //
-// A helper waits for a state of the page, and never for a time. It fails after a number of looks at the page: a busy
-// machine looks more slowly, so it gets more time. What a test does follows these rules:
+// A helper waits for a state of the page, never for a time. It fails after a fixed number of looks at the page. Looks
+// are slower on a busy machine, so the helper then waits longer. The helpers follow these rules:
 //
 //   - an action on a page, such as a key, waits until the page is loaded and its script runs;
-//   - a click is made where the element has been for two looks. An update may move the page even then: a click on
-//     another element is kept from the page, and repeated;
+//   - a click waits until the element has kept its place for two looks. An update may still move the page. The page
+//     then does not see the click on another element, and the helper clicks again;
 //   - before an action that leads to another page, the present one is marked. The helper waits for a page without the
 //     mark, because the present one may hold the text for which the test waits;
 //   - a container that starts or stops on this machine changes its network, and Chromium then ends all requests

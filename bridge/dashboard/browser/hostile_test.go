@@ -11,12 +11,12 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// hostile takes the page over if it is markup anywhere.
+// hostile changes the title of the page if the page treats it as markup.
 const hostile = `"'--></title></textarea></template><script>document.title="taken"</script>` +
 	`<img src=x onerror='document.title="taken"'></pre>`
 
-// What a producer wrote must run on no page: not in a list, not in a form, and not in hits that a stream adds. A page
-// that tries to run it, and is kept from it by its content policy, fails the test at its end.
+// The text of a producer must not run as a script on any page: in a list, in a form, or in hits that a stream adds. A
+// page that tries to run it violates the content policy, which fails the test at its end.
 func TestNoPageRunsAScriptOfAProducer(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -40,8 +40,8 @@ const aiming = `((selector) => {
 	return found;
 })`
 
-// guarding is a function that lets the next click do nothing unless it is on an element of the selector: an update may
-// move the page after the aim.
+// guarding is a function that cancels the next click if it hits another element than that of the selector. An update
+// may move the page after the aim.
 const guarding = `((selector) => {
 	window.clicked = "nothing";
 	document.addEventListener("click", (event) => {
@@ -50,8 +50,8 @@ const guarding = `((selector) => {
 	}, {capture: true, once: true});
 })`
 
-// click waits until an element can be clicked, and clicks on it with the mouse. It then waits for the page to which the
-// click leads, if the element is a link or sends a form. The selector is of CSS, and means the first visible element.
+// click waits until an element can be clicked, and clicks on it with the mouse. If the element is a link or sends a
+// form, it then waits for the next page. It takes the first visible element of the CSS selector.
 func (b *browser) click(selector string) {
 	b.t.Helper()
 	b.clickFor(selector, true)

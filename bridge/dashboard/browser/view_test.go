@@ -200,8 +200,8 @@ const (
 // axe returns the violations that axe-core finds on the page, each with its elements.
 func (b *browser) axe(rules string) (violations []string) {
 	b.t.Helper()
-	// DevTools may evaluate what the content policy forbids to pages. It is one expression, so that the page that runs axe
-	// has it, even if the page loads itself again.
+	// DevTools may evaluate code that the content policy forbids to pages. The source and the call of axe are one
+	// expression, so that both run on the same page even if the page loads itself again.
 	b.eval(fmt.Sprintf(`%s;axe.run(document, %s).then(result => result.violations.map(v =>
 		v.id + ": " + v.help + "\n" + v.nodes.map(n => "  " + n.html + "\n  " + n.failureSummary).join("\n")))`,
 		axeSource, rules), &violations)

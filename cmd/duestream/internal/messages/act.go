@@ -157,8 +157,8 @@ func actCommand(
 	})
 }
 
-// actWithConsent counts the messages that an action would change, asks for consent, and carries out the action. If
-// there are none, it asks nobody and prints the count: messages that match from now on stay.
+// actWithConsent counts the messages that an action would change, asks for consent, and carries out the action. If the
+// count is 0, it prints the count without asking, and changes nothing: later matches are left alone.
 func actWithConsent(
 	a *cli.App, o *actFlags, what admin.Action, done string, run actRun, ask func(n int64) error,
 ) error {
