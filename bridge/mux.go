@@ -79,8 +79,8 @@ func (x *Mux) mustBeUnused() {
 	}
 }
 
-// Use wraps the handlers of all kinds, also of those that are added later, and the treatment of unknown kinds. The
-// first middleware is the outermost.
+// Use wraps every handler in middleware: handlers of kinds that are added before or after this call, and the handler of
+// unknown kinds. The first middleware is the outermost.
 func (x *Mux) Use(middleware ...Middleware) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -232,8 +232,8 @@ func TestAFewLargePayloadsAreReadAtATime(t *testing.T) {
 	redistest.Want(t, "waiting", len(downloads.waiting), 0)
 }
 
-// A token that searches messages without end must leave places to others. Regression: forty requests of one token, each
-// of which scanned 300,000 dead letters, kept all others from opening a message.
+// A token that searches messages without end must leave places to others. Regression: one token sent forty requests,
+// and each request scanned 300,000 dead letters. Meanwhile nobody else could open a message.
 func TestATokenDoesNotTakeAllSearchesOfMessages(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t), func(c *Config) { c.Timeout = time.Second })

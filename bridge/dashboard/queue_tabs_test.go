@@ -134,7 +134,7 @@ func TestWaitsComeFromTheHistory(t *testing.T) {
 	}
 }
 
-// The history must tell what became of the last messages, also of those that are gone, with links to them.
+// The tab History must show the last changes of messages, with a link to each message, even if the message is gone.
 func TestQueueHistoryShowsTheLastChanges(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t), nil)
@@ -210,7 +210,7 @@ func TestTheTabOfConsumersIsBounded(t *testing.T) {
 	v.hide(500)
 	redistest.Want(t, "listed", len(v.Consumers), 500)
 	redistest.Want(t, "hidden", v.Hidden, 500)
-	redistest.Want(t, "first", v.Consumers[0].Consumer, "300") // the first ones of those that hold one
+	redistest.Want(t, "first", v.Consumers[0].Consumer, "300") // consumers that hold a message come first
 	redistest.Want(t, "last", v.Consumers[499].Consumer, "999")
 	v = consumersView{Consumers: make([]admin.Consumer, 500)}
 	v.hide(500)

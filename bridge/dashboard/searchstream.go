@@ -168,7 +168,7 @@ func (v foundView) As() string {
 		asError: "a part of an error"}[v.Phase]
 }
 
-// Nothing says what was looked at in vain; "" = the conditions say it.
+// Nothing tells in which texts a quick search found nothing. For a search with conditions it is empty.
 func (v foundView) Nothing() string {
 	switch {
 	case v.Query.Q == "":

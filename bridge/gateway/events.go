@@ -96,7 +96,7 @@ func (l *listener) run(ctx context.Context, interval time.Duration) {
 		switch now := time.Now(); {
 		case !now.Before(nextEvent):
 			nextEvent = now.Add(interval)
-			l.shared.listen(l, queueFilter{l.only, l.Grant}) // isAllowed has just read the grant again
+			l.shared.listen(l, queueFilter{l.only, l.Grant}) // the grant is fresh: isAllowed read it above
 			stats := l.shared.read()
 			if ctx.Err() != nil {
 				return

@@ -406,12 +406,12 @@ func TestABrokenStoreIsNoEmptyQueue(t *testing.T) {
 // lateBody is a body of a request whose first byte comes late.
 type lateBody struct {
 	io.Reader
-	after time.Duration
+	comes <-chan time.Time
 	wait  sync.Once
 }
 
 func (b *lateBody) Read(to []byte) (int, error) {
-	b.wait.Do(func() { time.Sleep(b.after) })
+	b.wait.Do(func() { <-b.comes })
 	return b.Reader.Read(to)
 }
 
@@ -423,12 +423,14 @@ func TestABodyThatComesWholeAndTooLateMayBeSentAgain(t *testing.T) {
 	const timeout = time.Second
 	r.listen(timeout)
 	for _, path := range []string{"/api/ns/late", "/api/ns/late/bulk"} {
-		request := httptest.NewRequest("PUT", path, &lateBody{Reader: strings.NewReader("[1]"), after: timeout + timeout/2})
+		request := httptest.NewRequest("PUT", path, &lateBody{
+			Reader: strings.NewReader("[1]"), comes: time.After(timeout + timeout/2)})
 		request.ContentLength = 3
 		request.Header.Set("X-Token", r.token)
 		answer := httptest.NewRecorder()
 		r.handler.ServeHTTP(answer, request)
-		redistest.Want(t, path, fmt.Sprint(answer.Code, " ", answer.Body), `503 {"error":"the request took too long: try again"}`)
+		redistest.Want(t, path, fmt.Sprint(answer.Code, " ", answer.Body),
+			`503 {"error":"the request took too long: try again"}`)
 		redistest.Want(t, path+": Retry-After", answer.Header().Get("Retry-After"), "1")
 	}
 	size, err := r.QueueSize("late")

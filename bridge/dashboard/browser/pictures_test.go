@@ -24,7 +24,7 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// shop is a small shop at work, of which the pictures of the documents are taken.
+// shop is a small shop with a bridge, workers and traffic. The pictures of the documents show it.
 type shop struct {
 	*rig
 	partner error // of the deliveries to one partner, which is down

@@ -234,7 +234,7 @@ func (b *browser) eval(expression string, into any) {
 // replaced are the errors of an expression whose page loads itself again meanwhile.
 var replaced = []string{"context was destroyed", "Cannot find context", "navigated or closed"}
 
-// look is what a page shows at a moment.
+// look holds the address and the visible text of a page at one moment.
 type look struct {
 	Address, Text string
 	Ready         bool   // the page is loaded, and its script runs

@@ -21,7 +21,7 @@ const maxWeight = 150 << 10
 // when a container starts or stops.
 const networkChanged = "net::ERR_NETWORK_CHANGED"
 
-// traffic is what the page of a tab loads.
+// traffic counts the bytes that the page of a tab loads.
 type traffic struct {
 	document    *network.Request             // the last request for a page
 	interrupted bool                         // a change of the network has interrupted the page

@@ -73,7 +73,7 @@ func TestShowRawPrintsThePayloadAndLargeOnesAreCutForPeople(t *testing.T) {
 		t.Errorf("%d bytes, want %d", len(out), len(payload))
 	}
 	if text := output.PayloadText([]byte(strings.Repeat("é", 5000)), true); len(text) > 5000 ||
-		!strings.Contains(text, "… and 5,904 more bytes: --raw") { // 10,000 bytes, of which 4,096 are shown
+		!strings.Contains(text, "… and 5,904 more bytes: --raw") { // the payload has 10,000 bytes; 4,096 are shown
 		t.Errorf("%d bytes: %s", len(text), text[len(text)-80:])
 	}
 	if text := output.PayloadText([]byte(strings.Repeat("é", 5000)), false); len(text) != 10_000 {

@@ -96,7 +96,7 @@ func TestExportAndImportGiveTheSameMessages(t *testing.T) {
 			}
 		}
 	}
-	// Each group must get the ready messages that it holds or has not read.
+	// After the import each group must get two sets of ready messages: those that it held, and those that it had not read.
 	for i := range 9 {
 		var places []admin.Place
 		a.JSON(&places, "show", "q", fmt.Sprint("now-", i))
@@ -214,8 +214,8 @@ func serverMs(t *testing.T, c *clitest.CLI) int64 {
 	return parts[0]*1000 + parts[1]/1000
 }
 
-// An export says what its flags left out, that a queue may change because it is not paused, and how many damaged
-// entries it could not read. If a partition cannot be read, the file has no last line, so an import finds that it is
+// An export tells three things: which records its flags left out, that a queue is not paused and so may change, and how
+// many damaged entries it could not read. If a partition cannot be read, the file has no last line, so an import finds that it is
 // incomplete.
 func TestExportIsNeverSilentlyPartial(t *testing.T) {
 	t.Parallel()
