@@ -48,7 +48,13 @@ func (s *Server) Monitor(t testing.TB) *Monitor {
 	if err != nil {
 		t.Fatalf("redistest: monitor %s: %v", s.Name(), err)
 	}
-	m := &Monitor{t: t, control: control, done: make(chan struct{}), counts: map[string]int{}, marks: map[string]chan struct{}{}}
+	m := &Monitor{
+		t:       t,
+		control: control,
+		done:    make(chan struct{}),
+		counts:  map[string]int{},
+		marks:   map[string]chan struct{}{},
+	}
 	go m.read(feed)
 	t.Cleanup(func() {
 		control.Close()
@@ -74,6 +80,17 @@ func (m *Monitor) Commands() map[string]int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return maps.Clone(m.counts)
+}
+
+// Asked returns the same numbers without the requests that the client library sends on its own: it opens connections,
+// and it sends PING on connections that are idle for a second.
+func (m *Monitor) Asked() map[string]int {
+	m.t.Helper()
+	asked := m.Commands()
+	for _, own := range []string{"PING", "HELLO", "CLIENT", "AUTH", "SELECT"} {
+		delete(asked, own)
+	}
+	return asked
 }
 
 // Reset sets the counts to zero, after counting everything that the server has received up to now.

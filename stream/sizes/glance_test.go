@@ -60,5 +60,5 @@ func TestALookAtManyQueuesSendsFewRequests(t *testing.T) {
 			redistest.Want(t, one.Queue, fmt.Sprint(one.Err, one.Scheduled, len(one.Groups)), "<nil> 1 2")
 		}
 	}
-	redistest.Want(t, "requests of a look", fmt.Sprint(m.Commands()), "map[EVALSHA:8 HGETALL:1]")
+	redistest.Want(t, "requests of a look", fmt.Sprint(m.Asked()), "map[EVALSHA:8 HGETALL:1]")
 }

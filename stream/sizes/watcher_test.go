@@ -257,7 +257,7 @@ func TestALookIsCheap(t *testing.T) {
 		for command, n := range s.Calls(t) {
 			inside += n - before[command]
 		}
-		commands := m.Commands()
+		commands := m.Asked()
 		t.Logf("%v in %s, with %d commands inside", commands, took.Round(time.Millisecond), inside)
 		delete(commands, "INFO") // of Calls
 		want := "map[EVALSHA:2 HGETALL:2]"
