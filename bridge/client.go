@@ -33,6 +33,10 @@ type ClientConfig struct {
 	// ErrOldBridge. The check costs one small read every 5s.
 	AllowOldBridges bool
 
+	// Middleware wraps every call of Send, Schedule, SendBatch and Kind.Schedule, the first one outermost. It does not
+	// see the occurrences of recurrences, because bridges schedule them, nor what operators import or redrive.
+	Middleware []SendMiddleware
+
 	Name     string       // name of this client in the histories of queues; default: "client", host and process
 	Observer Observer     // gets events and durations of this client; nil = none
 	Logger   *slog.Logger // nil = discard
@@ -43,6 +47,7 @@ type ClientConfig struct {
 type Client struct {
 	producer     *producer.Producer
 	planner      *planner.Planner
+	sender       Sender // the producer in the middleware; nil = there is no middleware
 	retryTimeout time.Duration
 	closed       atomic.Bool
 }
@@ -74,15 +79,21 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 		Durability: cfg.Durability, Name: cfg.Name, Observer: cfg.Observer, Logger: cfg.Logger,
 		AllowOldBridges: cfg.AllowOldBridges,
 	})
-	if err != nil {
-		return nil, lua.Faults("client", err)
+	c := &Client{producer: p}
+	faults := []error{err}
+	if len(cfg.Middleware) > 0 {
+		wrapped, wrong := chain(c.store, cfg.Middleware)
+		c.sender, faults = wrapped, append(faults, wrong...)
 	}
-	retryTimeout := cmp.Or(max(cfg.RetryTimeout, -1), producer.DefaultRetryTimeout)
-	plans := planner.New(redis, cfg.Prefix, cfg.Name, cfg.Logger)
+	if err := lua.Faults("client", faults...); err != nil {
+		return nil, err
+	}
+	c.retryTimeout = cmp.Or(max(cfg.RetryTimeout, -1), producer.DefaultRetryTimeout)
+	c.planner = planner.New(redis, cfg.Prefix, cfg.Name, cfg.Logger)
 	if cfg.AllowOldBridges {
-		plans = plans.AllowOldBridges()
+		c.planner = c.planner.AllowOldBridges()
 	}
-	return &Client{producer: p, planner: plans, retryTimeout: retryTimeout}, nil
+	return c, nil
 }
 
 func withPrefix(prefix string) string {
@@ -252,8 +263,17 @@ func ReplaceEarlier(m *NewMessage) { m.Replace = lua.ReplaceEarlier }
 // With ErrInvalid, ErrDuplicate, ErrFull, ErrDenied, ErrOldBridge or ErrUnsupported the message was not stored.
 // ErrUnsupported means that the server cannot give the Durability. With ErrNotDurable the message was stored. With
 // ErrUnavailable, or the error of the context, the message may have been stored.
+//
+// With ClientConfig.Middleware, the error may also be one of the middleware.
 func (c *Client) Send(ctx context.Context, queue string, m NewMessage) (Receipt, error) {
-	return c.producer.Schedule(ctx, queue, m)
+	if c.sender == nil {
+		return c.producer.Schedule(ctx, queue, m)
+	}
+	results, err := c.sendThrough(ctx, queue, []NewMessage{m})
+	if err != nil {
+		return Receipt{}, err
+	}
+	return results[0].Receipt, results[0].Err
 }
 
 // Schedule is Send for a message that is given as a payload and options. Each Option sets one field of a NewMessage.
@@ -266,8 +286,15 @@ func (c *Client) Schedule(ctx context.Context, queue string, payload []byte, opt
 }
 
 // SendBatch is Send for many messages. It returns one result for each message, in their order. If the error is not nil,
-// no message was stored. The batch is not atomic.
+// no message was stored, unless it is an error of the middleware. The batch is not atomic.
 func (c *Client) SendBatch(ctx context.Context, queue string, messages []NewMessage) ([]Result, error) {
+	if c.sender != nil {
+		return c.sendThrough(ctx, queue, messages)
+	}
+	return c.store(ctx, queue, messages)
+}
+
+func (c *Client) store(ctx context.Context, queue string, messages []NewMessage) ([]Result, error) {
 	return c.producer.ScheduleBatch(ctx, queue, messages)
 }
 

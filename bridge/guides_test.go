@@ -401,6 +401,30 @@ func Example_typedMessages() {
 	// Output: {42 9.90}
 }
 
+func Example_wrapAllSends() {
+	g := newGuide()
+	defer g.close()
+	ctx, r, prefix := g.ctx, g.r, g.prefix
+	tenantOf := func(context.Context) string { return "north" }
+
+	addTenant := func(next bridge.Sender) bridge.Sender {
+		return func(ctx context.Context, queue string, messages []bridge.NewMessage) ([]bridge.Result, error) {
+			for i := range messages {
+				bridge.Header("tenant", tenantOf(ctx))(&messages[i])
+			}
+			return next(ctx, queue, messages)
+		}
+	}
+	client, err := bridge.NewClient(bridge.ClientConfig{Redis: r, Prefix: prefix,
+		Middleware: []bridge.SendMiddleware{bridge.LogSent(slog.Default()), addTenant}})
+	check(err)
+
+	receipt, err := CloseOrder.Schedule(ctx, client, Order{ID: 42}, bridge.WithID("close-42"))
+	check(err)
+	fmt.Println(receipt.ID)
+	// Output: close-42
+}
+
 func Example_severalGroups() {
 	g := newGuide()
 	defer g.close()
