@@ -170,8 +170,9 @@
 // last for another second and a half (reachAfter in explain.go). Without such a fault the duplicate is unexplained.
 //
 // Clients need only one of the two gateways. A fault of a single gateway explains a lost answer, and a delivery that
-// the gateway could not pass on. It explains neither a duplicate nor a used attempt of a delivery that the worker
-// behind it had begun (see (*explainer).alone in explain.go).
+// the gateway could not pass on. It explains a duplicate or a used attempt of a delivery that the worker behind it had
+// begun only if it stopped the gateway for long, because the worker then got the message late (see
+// (*explainer).throughGateways in explain.go).
 //
 // Fewer faults explain an attempt that was used up although no handler failed: only faults that kept its worker away
 // while others went on (the worker was killed or stopped, or its own path stalled). An outage for all (a server that is

@@ -73,9 +73,18 @@ func (e *explainer) between(from, until int64, f func(Fault) bool) (kind string,
 }
 
 // again explains why a message of a process was delivered again: by a fault that hit this process, or all processes,
-// or every gateway if the process is behind them. A fault of one gateway of two explains nothing.
+// or the gateways between the process and the server.
 func (e *explainer) again(by string, from, until int64) (string, bool) {
-	return e.between(from, until, func(f Fault) bool { return f.Queue == "" && (f.hits(by) || e.behind(by) && e.alone(f)) })
+	return e.between(from, until, func(f Fault) bool { return f.Queue == "" && (f.hits(by) || e.throughGateways(by, f)) })
+}
+
+// throughGateways reports whether a fault of gateways keeps a process from its messages: it leaves the process without
+// any gateway, or it stops a gateway for long. The server hands messages to a stopped gateway that waits for them, and
+// the process gets these messages when their visibility timeout is nearly over. Another fault of one gateway explains
+// nothing, because the process uses the other gateway.
+func (e *explainer) throughGateways(by string, f Fault) bool {
+	stopsLong := f.Kind == faultStopGateway && f.Until.Sub(f.From) >= e.long
+	return e.behind(by) && (stopsLong || e.alone(f))
 }
 
 // untold explains why a process did not get the result of a call: as again does, or by a fault of any gateway.
@@ -125,7 +134,7 @@ func (e *explainer) burnt(by, group string, from, until int64) (string, bool) {
 			return false
 		}
 		if by != "" {
-			return f.hits(by) && (e.burns(f) || e.plain[by]) || e.behind(by) && e.alone(f)
+			return f.hits(by) && (e.burns(f) || e.plain[by]) || e.throughGateways(by, f)
 		}
 		if len(f.Hits) == 0 {
 			return e.burns(f) || e.hasPlain(group)

@@ -7,7 +7,7 @@ import (
 )
 
 // A worker behind two gateways uses the other one when one fails. So a fault of one gateway explains only a lost
-// answer.
+// answer, unless it stops the gateway for so long that the worker gets a message late.
 //
 // In the scripts (see play), "s #1 1 - @0" starts a handler: entry, attempt, group of a retry ("-" = a first delivery),
 // due time. "e #1 ok" is the end of the handler, and "x #1 …" the result of settling the entry. W is a worker over
@@ -34,8 +34,12 @@ func TestOneGatewayExplainsOnlyLostAnswers(t *testing.T) {
 		"taken away, and both were away": {again, []Fault{first, second}, map[string]int{}},
 		"taken away, and both were cut off": {again,
 			[]Fault{faultAt(faultStall, 100, 2500, "G1.0", "G2.1")}, map[string]int{}},
-		"taken away, and both failed at other times": {again, []Fault{faultAt(faultKillGateway, -9000, -8000, "G1.0"), second},
-			both},
+		"taken away, and both failed at other times": {again,
+			[]Fault{faultAt(faultKillGateway, -9000, -8000, "G1.0"), second}, both},
+		"taken away, and one gateway was stopped for long": {again,
+			[]Fault{faultAt(faultStopGateway, -500, 1200, "G1.0")}, map[string]int{}},
+		"taken away, and one gateway was stopped for a moment": {again,
+			[]Fault{faultAt(faultStopGateway, 900, 1200, "G1.0")}, both},
 		"taken away from a worker that was killed": {again, []Fault{faultAt(faultKillHTTP, 4, 4, "W")}, map[string]int{}},
 		"taken away while a bridge was killed":     {again, []Fault{faultAt(faultKillBridge, 4, 4, "P")}, both},
 		"no answer, without a fault":               {untold, nil, map[string]int{columnWrong: 1}},
