@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -399,6 +400,45 @@ func Example_typedMessages() {
 	check(err)
 	fmt.Println(<-closed)
 	// Output: {42 9.90}
+}
+
+var StoreOrder = bridge.Kind[Order]{Name: "store-order", Queue: "orders"}
+
+func Example_batches() {
+	g := newGuide()
+	defer g.close()
+	ctx, client, r, prefix := g.ctx, g.client, g.r, g.prefix
+	inserted := make(chan int, 3)
+	insert := func(_ context.Context, orders []Order) error {
+		inserted <- len(orders)
+		return nil
+	}
+
+	mux := &bridge.Mux{}
+	StoreOrder.HandleBatch(mux, bridge.BatchConfig{Size: 100, Age: 200 * time.Millisecond},
+		func(ctx context.Context, all []*bridge.Delivery[Order]) []error {
+			var orders []Order
+			for _, d := range all {
+				orders = append(orders, d.Value)
+			}
+			err := insert(ctx, orders) // one statement
+			return slices.Repeat([]error{err}, len(all))
+		})
+
+	worker, err := bridge.NewWorker(bridge.WorkerConfig{Redis: r, Prefix: prefix, Group: "shop", Mux: mux,
+		Concurrency: 200})
+	check(err)
+
+	for id := range 3 {
+		_, err := StoreOrder.Schedule(ctx, client, Order{ID: id})
+		check(err)
+	}
+	g.workers.Go(func() { check(worker.Run(ctx)) })
+	for n := 0; n < 3; {
+		n += <-inserted
+	}
+	fmt.Println("all orders are inserted")
+	// Output: all orders are inserted
 }
 
 func Example_wrapAllSends() {

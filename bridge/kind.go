@@ -150,24 +150,42 @@ func (k Kind[T]) check() error {
 type Delivery[T any] struct {
 	*Message
 	Value T
+
+	ctx context.Context // of the handler's call for this delivery; nil = a test made the delivery
+}
+
+// Cause returns why this delivery does not count any more: ErrLost, ErrUnreachable, ErrCancelled, ErrStopping or
+// ErrHandlerTimeout, the cause of its cancelled context. It returns nil while the delivery counts. The handler of a
+// batch uses it, because the context of a batch lasts as long as any of its deliveries.
+func (d *Delivery[T]) Cause() error {
+	if d.ctx == nil {
+		return nil
+	}
+	return context.Cause(d.ctx)
 }
 
 // Handle makes the mux call the handler for messages of this kind. A payload that cannot be decoded becomes a dead
 // letter at once. Its error names the kind and the reason. A codec may return Snooze, Release or RetryAfter instead,
 // for example while it cannot read a schema. NewWorker reports an invalid kind, and a second handler for a kind.
 func (k Kind[T]) Handle(mux *Mux, handler func(context.Context, *Delivery[T]) error) {
-	codec := k.codec()
-	var decoding Handler
+	var entry kindHandler
 	if handler != nil {
-		decoding = func(ctx context.Context, m *Message) error {
-			value, err := codec.Decode(m.Payload)
-			if err != nil {
-				return undecodable(k.Name, err)
-			}
-			return handler(ctx, &Delivery[T]{m, value})
-		}
+		decoding := k.decoding(handler)
+		entry.make = func(*workerBatches) Handler { return decoding }
 	}
-	mux.add(k.Queue, k.Name, k.check(), decoding)
+	mux.add(k.Queue, k.Name, k.check(), entry)
+}
+
+// decoding returns a handler that decodes the payload and calls the given handler.
+func (k Kind[T]) decoding(handler func(context.Context, *Delivery[T]) error) Handler {
+	codec := k.codec()
+	return func(ctx context.Context, m *Message) error {
+		value, err := codec.Decode(m.Payload)
+		if err != nil {
+			return undecodable(k.Name, err)
+		}
+		return handler(ctx, &Delivery[T]{m, value, ctx})
+	}
 }
 
 // undecodable returns the result of a handler whose message cannot be decoded: a dead letter, unless the codec chose

@@ -27,6 +27,8 @@ type shop struct {
 	workers  sync.WaitGroup
 	stops    []context.CancelFunc // of the workers
 
+	concurrency int // of further workers; 0 = the default
+
 	mu      sync.Mutex
 	handled map[string]int
 }
@@ -56,7 +58,8 @@ func note[T any](s *shop, as string) func(context.Context, *bridge.Delivery[T]) 
 
 func (s *shop) work(group string, mux *bridge.Mux) *bridge.Worker {
 	s.t.Helper()
-	w := redistest.Must(bridge.NewWorker(bridge.WorkerConfig{Redis: s.r, Prefix: s.prefix, Group: group, Mux: mux}))
+	w := redistest.Must(bridge.NewWorker(bridge.WorkerConfig{Redis: s.r, Prefix: s.prefix, Group: group, Mux: mux,
+		Concurrency: s.concurrency}))
 	ctx, stop := context.WithCancel(s.ctx)
 	s.stops = append(s.stops, stop)
 	s.workers.Go(func() { check(w.Run(ctx)) })

@@ -57,11 +57,17 @@ const maxKindBytes = 128
 // Add handlers and middleware before NewWorker; afterwards Use, Otherwise and Kind.Handle panic.
 type Mux struct {
 	mu         sync.Mutex
-	handlers   map[kindKey]Handler
+	handlers   map[kindKey]kindHandler
 	otherwise  Handler // of messages of other kinds; nil = unknownKinds
 	middleware []Middleware
 	faults     []error
 	isUsed     bool // Handler returned a handler
+}
+
+// kindHandler is the handler of a kind.
+type kindHandler struct {
+	make  func(*workerBatches) Handler // makes the handler of one worker; nil = there is no handler
+	batch *batchKind                   // nil = messages are handled one by one
 }
 
 // kindKey is the name of a kind in a queue. Two queues may have kinds of one name.
@@ -110,7 +116,7 @@ func (x *Mux) Otherwise(handler Handler) {
 }
 
 // add adds the handler of a kind, or notes the fault of the kind.
-func (x *Mux) add(queue, name string, fault error, handler Handler) {
+func (x *Mux) add(queue, name string, fault error, handler kindHandler) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.mustBeUnused()
@@ -118,12 +124,12 @@ func (x *Mux) add(queue, name string, fault error, handler Handler) {
 	switch {
 	case fault != nil:
 		x.faults = append(x.faults, fault)
-	case handler == nil:
+	case handler.make == nil:
 		x.faults = append(x.faults, lua.Required("handler of "+kindInWords(name), false))
-	case x.handlers[key] != nil:
+	case x.handlers[key].make != nil:
 		x.faults = append(x.faults, lua.Invalid("kind", name, "has two handlers for queue %q", queue))
 	case x.handlers == nil:
-		x.handlers = map[kindKey]Handler{key: handler}
+		x.handlers = map[kindKey]kindHandler{key: handler}
 	default:
 		x.handlers[key] = handler
 	}
@@ -142,16 +148,37 @@ func (x *Mux) Queues() []string {
 }
 
 // Handler returns a handler that calls the handler of a message's kind, with the middleware. WorkerConfig.Mux uses it.
-// The error names all faults of the mux, each an *InvalidError.
+// The error names all faults of the mux, each an *InvalidError. Without a worker, batches start by their size and age
+// alone.
 func (x *Mux) Handler() (Handler, error) {
+	handler, _, err := x.handlerFor(0)
+	return handler, err
+}
+
+// checkWorker returns an error if a worker with a number of slots and a time limit of handlers cannot collect batches.
+func (x *Mux) checkWorker(slots int, handlerTimeout time.Duration) error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	var faults []error
+	for _, handler := range x.handlers {
+		if handler.batch != nil {
+			faults = append(faults, handler.batch.checkWorker(slots, handlerTimeout))
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// handlerFor is Handler for a worker with a number of slots; 0 = not known.
+func (x *Mux) handlerFor(slots int) (Handler, *workerBatches, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if len(x.handlers) == 0 && len(x.faults) == 0 {
-		return nil, lua.Invalid("mux", "", "has no handler")
+		return nil, nil, lua.Invalid("mux", "", "has no handler")
 	}
 	if err := errors.Join(x.faults...); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
+	batches := &workerBatches{slots: slots, open: map[*batchKind]*batch{}}
 	wrapped := make(map[kindKey]Handler, len(x.handlers))
 	otherwise := x.otherwise
 	if otherwise == nil {
@@ -160,19 +187,20 @@ func (x *Mux) Handler() (Handler, error) {
 	otherwise, err := x.wrap(otherwise)
 	for key, handler := range x.handlers {
 		var failed error
-		wrapped[key], failed = x.wrap(handler)
+		wrapped[key], failed = x.wrap(handler.make(batches))
 		err = cmp.Or(err, failed)
 	}
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	x.isUsed = true
-	return func(ctx context.Context, m *Message) error {
+	handle := func(ctx context.Context, m *Message) error {
 		if handler := wrapped[kindOf(m)]; handler != nil {
 			return handler(ctx, m)
 		}
 		return otherwise(ctx, m)
-	}, nil
+	}
+	return handle, batches, nil
 }
 
 // base64Kind is the field of a kind that is not UTF-8, in a retry of an entry that another program added.

@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -149,7 +150,7 @@ type Worker = stream.Worker
 // before Run.
 func NewWorker(cfg WorkerConfig) (*Worker, error) {
 	client, blocking := cfg.Redis.observed(cfg.Observer)
-	muxFault := cfg.useMux()
+	stopping, muxFault := cfg.useMux()
 	worker, err := stream.NewWorker(stream.WorkerConfig{
 		Client: client, Blocking: blocking,
 		Prefix: cfg.Prefix, Queue: cfg.Queue, Queues: cfg.Queues, Strict: cfg.Strict, Group: cfg.Group,
@@ -158,6 +159,7 @@ func NewWorker(cfg WorkerConfig) (*Worker, error) {
 		Concurrency:     cfg.Concurrency,
 		ShutdownTimeout: cfg.ShutdownTimeout, CancelGrace: cfg.CancelGrace, Logger: cfg.Logger,
 		HandlerTimeout: cfg.HandlerTimeout, AbandonAfter: cfg.AbandonAfter, MaxAbandoned: cfg.MaxAbandoned,
+		Stopping: stopping,
 	})
 	if muxFault != nil {
 		return nil, lua.Faults("worker", muxFault, errors.Unwrap(err)) // stream's error begins with "worker" already
@@ -165,21 +167,24 @@ func NewWorker(cfg WorkerConfig) (*Worker, error) {
 	return worker, err
 }
 
-// useMux sets the handler and the queues of the mux. After a fault it sets a handler that is never called, so that
-// stream.NewWorker tells the other faults of the configuration.
-func (c *WorkerConfig) useMux() error {
+// useMux sets the handler and the queues of the mux. It returns the function to call when the worker begins to stop.
+// After a fault it sets a handler that is never called, so that stream.NewWorker tells the other faults of the
+// configuration.
+func (c *WorkerConfig) useMux() (stopping func(), fault error) {
 	if c.Mux == nil {
-		return nil
+		return nil, nil
 	}
-	handler, err := c.Mux.Handler()
-	queues := c.useQueues(c.Mux.Queues(), err == nil)
+	slots := max(0, cmp.Or(c.Concurrency, stream.DefaultConcurrency))
+	handler, batches, err := c.Mux.handlerFor(slots)
+	err = errors.Join(err, c.useQueues(c.Mux.Queues(), err == nil), c.Mux.checkWorker(slots, c.HandlerTimeout))
 	if c.Handler != nil {
 		err = errors.Join(err, lua.Invalid("handler", "", "must be nil when there is a mux"))
 	}
 	if c.Handler = handler; handler == nil {
 		c.Handler = func(context.Context, *Message) error { return nil }
+		return nil, err
 	}
-	return errors.Join(err, queues)
+	return batches.stop, err
 }
 
 // useQueues sets the queues of the mux if the configuration names none. Otherwise both must name the same queues,

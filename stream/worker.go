@@ -122,6 +122,9 @@ func (w *Worker) Run(ctx context.Context) error {
 	if w.ran.Swap(true) {
 		return errors.New("worker: Run may be called once")
 	}
+	if w.cfg.Stopping != nil {
+		defer context.AfterFunc(ctx, w.cfg.Stopping)()
+	}
 	errs := make([]error, len(w.queues))
 	var running sync.WaitGroup
 	for i, q := range w.queues {

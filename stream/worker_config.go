@@ -80,6 +80,10 @@ type WorkerConfig struct {
 	// an error of the read.
 	Admit func(ctx context.Context, limit int) (int, error)
 
+	// Stopping, when set, is called once, on a goroutine of its own, when Run begins to stop. Handlers that wait for
+	// further messages need not wait any longer then.
+	Stopping func()
+
 	// Observer gets the outcomes and durations of deliveries. Default: nil, no observer.
 	Observer observe.Observer
 
