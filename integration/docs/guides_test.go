@@ -19,7 +19,8 @@ import (
 // recipes are the pages of docs/guides whose commands and Go code are executed. The other pages are named here.
 func recipes(t *testing.T) []string {
 	t.Helper()
-	others := []string{"README.md", "callbacks.md", "dashboard.md", "dashboard-pictures.md", "tracing.md"}
+	others := []string{"README.md", "callbacks.md", "dashboard.md", "dashboard-pictures.md", "outbox.md",
+		"tracing.md"}
 	files, err := filepath.Glob(filepath.Join("..", "..", "docs", "guides", "*.md"))
 	if err != nil {
 		t.Fatal(err)
@@ -140,21 +141,26 @@ func trimmed(lines []string) string {
 	return "\n" + strings.Join(out, "\n") + "\n"
 }
 
-// The Go code of the page about the dashboard is in the example of its package.
-func TestDashboardGuideGo(t *testing.T) {
+// The Go code of pages about one package is in the examples of that package.
+func TestGuidesOfOnePackage(t *testing.T) {
 	t.Parallel()
-	source, err := os.ReadFile(filepath.Join("..", "..", "bridge", "dashboard", "example_test.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	blocks := fencedBlocks(t, "docs/guides/dashboard.md", "go")
-	if len(blocks) == 0 {
-		t.Fatal("the page has no Go code")
-	}
-	code := trimmed(strings.Split(string(source), "\n"))
-	for _, b := range blocks {
-		if !strings.Contains(code, trimmed(b.lines)) {
-			t.Errorf("%s:%d: this is not in the example:\n%s", b.document, b.line, strings.Join(b.lines, "\n"))
+	for page, example := range map[string]string{
+		"docs/guides/dashboard.md": "bridge/dashboard/example_test.go",
+		"docs/guides/outbox.md":    "bridge/outbox/example_test.go",
+	} {
+		source, err := os.ReadFile(filepath.Join("..", "..", filepath.FromSlash(example)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		blocks := fencedBlocks(t, page, "go")
+		if len(blocks) == 0 {
+			t.Errorf("%s has no Go code", page)
+		}
+		code := trimmed(strings.Split(string(source), "\n"))
+		for _, b := range blocks {
+			if !strings.Contains(code, trimmed(b.lines)) {
+				t.Errorf("%s:%d: this is not in %s:\n%s", b.document, b.line, example, strings.Join(b.lines, "\n"))
+			}
 		}
 	}
 }

@@ -23,23 +23,23 @@ import (
 
 // Line is the JSON form of a message. A field that is nil or empty is not given.
 type Line struct {
-	ID             string            `json:"id"`
-	Payload        json.RawMessage   `json:"payload"`
-	PayloadBase64  *ndjson.Base64    `json:"payload_base64"`
-	In             *int64            `json:"in_ms"`
-	At             *int64            `json:"at_ms"`
-	Spread         *int64            `json:"spread_ms"`
-	Headers        map[string]string `json:"headers"`
-	MaxAttempts    *int64            `json:"max_attempts"`
-	RetryDelays    []int64           `json:"retry_delays_ms"`
-	RetryFor       *int64            `json:"retry_for_ms"`
-	MaxSnoozes     *int64            `json:"max_snoozes"`
-	MaxCrashes     *int64            `json:"max_crashes"`
-	HandlerTimeout *int64            `json:"handler_timeout_ms"`
-	Expires        *int64            `json:"expires_ms"`
-	Dedup          *int64            `json:"dedup_ms"`
-	Replace        string            `json:"replace"`
-	Key            *string           `json:"key"`
+	ID             string            `json:"id,omitempty"`
+	Payload        json.RawMessage   `json:"payload,omitempty"`
+	PayloadBase64  *ndjson.Base64    `json:"payload_base64,omitempty"`
+	In             *int64            `json:"in_ms,omitempty"`
+	At             *int64            `json:"at_ms,omitempty"`
+	Spread         *int64            `json:"spread_ms,omitempty"`
+	Headers        map[string]string `json:"headers,omitempty"`
+	MaxAttempts    *int64            `json:"max_attempts,omitempty"`
+	RetryDelays    []int64           `json:"retry_delays_ms,omitempty"`
+	RetryFor       *int64            `json:"retry_for_ms,omitempty"`
+	MaxSnoozes     *int64            `json:"max_snoozes,omitempty"`
+	MaxCrashes     *int64            `json:"max_crashes,omitempty"`
+	HandlerTimeout *int64            `json:"handler_timeout_ms,omitempty"`
+	Expires        *int64            `json:"expires_ms,omitempty"`
+	Dedup          *int64            `json:"dedup_ms,omitempty"`
+	Replace        string            `json:"replace,omitempty"`
+	Key            *string           `json:"key,omitempty"`
 }
 
 // Errors of Parse. Its other errors name the place of the fault in the object.

@@ -77,6 +77,21 @@ func (m *Message) Refuse(field, value, rule string) {
 // Refused returns the faults that options gave to Refuse, or nil.
 func (m *Message) Refused() error { return errors.Join(m.faults...) }
 
+// Check returns the error with which Schedule would refuse the message before it asks Redis, or nil.
+func (m *Message) Check() error {
+	_, err := m.checked()
+	return err
+}
+
+// checked checks the message, and returns its due time.
+func (m *Message) checked() (lua.When, error) {
+	when, err := dueWhen(m.Delay, m.At)
+	if err == nil {
+		err = m.check()
+	}
+	return when, err
+}
+
 // Receipt is the outcome of a stored message.
 type Receipt struct {
 	ID  string
@@ -123,10 +138,7 @@ func (c *payloadCopies) add(payload []byte) []byte {
 
 // item checks a message and converts it to the form of the protocol. The ID stays empty if the message has none.
 func (m *Message) item(c *payloadCopies) (lua.Item, error) {
-	when, err := dueWhen(m.Delay, m.At)
-	if err == nil {
-		err = m.check()
-	}
+	when, err := m.checked()
 	if err != nil {
 		return lua.Item{}, err
 	}

@@ -1,0 +1,308 @@
+package outbox
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/internal/loop"
+	"github.com/duestream/duestream/lua"
+)
+
+// errDatabase is the kind of all errors of the database in the log.
+var errDatabase = lua.NewHinted("the database of the outbox fails",
+	"check that the database is up, that the table exists (Outbox.Migrate), and that the user may read and write it")
+
+// pass takes a batch of rows, hands them over, and deletes them, in one transaction. found reports whether there was a
+// row. The error is that of the database; an error of Redis is reported for its queue.
+func (r *Relay) pass(ctx context.Context) (found bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*r.cfg.Timeout)
+	defer cancel()
+	found, err = r.tryPass(ctx)
+	if err != nil {
+		return false, fmt.Errorf("%w: %w", errDatabase, err)
+	}
+	return found, nil
+}
+
+func (r *Relay) tryPass(ctx context.Context) (found bool, err error) {
+	options := &sql.TxOptions{Isolation: sql.LevelReadCommitted}
+	if r.cfg.Outbox.sql.dialect == SQLite {
+		options = nil
+	}
+	tx, err := r.cfg.DB.BeginTx(ctx, options)
+	if err != nil {
+		return false, err
+	}
+	defer tx.Rollback() // after a commit it does nothing
+	rows, err := r.take(ctx, tx)
+	if err != nil || len(rows) == 0 {
+		return false, err
+	}
+	results := r.handOver(ctx, rows)
+	settled, err := r.settle(ctx, tx, rows, results)
+	if err != nil || len(settled) == 0 {
+		return true, err // the queues of these rows wait now, so the next pass finds others
+	}
+	if err := tx.Commit(); err != nil {
+		return false, err
+	}
+	for _, count := range settled {
+		count()
+	}
+	return true, nil
+}
+
+// take locks and reads the next rows, without the queues that wait.
+func (r *Relay) take(ctx context.Context, tx *sql.Tx) ([]*row, error) {
+	if r.cfg.Outbox.sql.dialect == SQLite {
+		if _, err := tx.ExecContext(ctx, r.cfg.Outbox.sql.lock); err != nil {
+			return nil, err
+		}
+	}
+	leftOut, err := json.Marshal(r.leftOut())
+	if err != nil {
+		return nil, err
+	}
+	rows, err := r.lockRows(ctx, tx, string(leftOut))
+	if err != nil || len(rows) == 0 {
+		return nil, err
+	}
+	return rows, r.readMessages(ctx, tx, rows)
+}
+
+// lockRows locks the next rows, and returns as many of them as fit into a batch, without their messages.
+func (r *Relay) lockRows(ctx context.Context, tx *sql.Tx, leftOut string) (rows []*row, err error) {
+	found, err := tx.QueryContext(ctx, r.cfg.Outbox.sql.take, leftOut, r.cfg.Batch)
+	if err != nil {
+		return nil, err
+	}
+	defer found.Close()
+	for size := 0; size < maxBatchBytes && found.Next(); {
+		one := &row{}
+		var ageMs, bytes int64
+		err := found.Scan(&one.seq, &one.operation, &one.queue, &one.id, &ageMs, &one.tries, &bytes)
+		if err != nil {
+			return nil, err
+		}
+		one.age = time.Duration(ageMs) * time.Millisecond
+		size += int(bytes)
+		rows = append(rows, one)
+	}
+	return rows, found.Err()
+}
+
+func (r *Relay) readMessages(ctx context.Context, tx *sql.Tx, rows []*row) error {
+	bySeq := map[int64]*row{}
+	numbers := make([]string, len(rows))
+	for i, one := range rows {
+		bySeq[one.seq], numbers[i] = one, strconv.FormatInt(one.seq, 10)
+	}
+	found, err := tx.QueryContext(ctx, r.cfg.Outbox.sql.read, strings.Join(numbers, ","))
+	if err != nil {
+		return err
+	}
+	defer found.Close()
+	for found.Next() {
+		var seq int64
+		var text string
+		if err := found.Scan(&seq, &text); err != nil {
+			return err
+		}
+		bySeq[seq].text = text
+	}
+	return found.Err()
+}
+
+// leftOut returns the queues that wait after an error.
+func (r *Relay) leftOut() []string {
+	names := []string{}
+	for name, queue := range r.waiting {
+		if time.Now().Before(queue.until) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// handOver hands each row over, and returns their results in the same order. Queues do not wait for each other, because
+// they may be on different servers.
+func (r *Relay) handOver(ctx context.Context, rows []*row) []error {
+	ctx, cancel := context.WithTimeout(ctx, r.cfg.Timeout)
+	defer cancel()
+	byQueue := map[string][]int{}
+	for i, one := range rows {
+		byQueue[one.queue] = append(byQueue[one.queue], i)
+	}
+	results := make([]error, len(rows))
+	var queues sync.WaitGroup
+	for queue, indexes := range byQueue {
+		queues.Go(func() { r.handOverQueue(ctx, queue, rows, indexes, results) })
+	}
+	queues.Wait()
+	return results
+}
+
+// handOverQueue hands the rows of one queue over, and sets their results. A batch has at most one row of each ID, so
+// the rows may be handed over in any order.
+func (r *Relay) handOverQueue(ctx context.Context, queue string, rows []*row, indexes []int, results []error) {
+	var messages []bridge.NewMessage
+	var scheduled, cancelled []int // indexes
+	for _, i := range indexes {
+		switch rows[i].operation {
+		case cancelRow:
+			cancelled = append(cancelled, i)
+		case scheduleRow:
+			m, err := rows[i].message()
+			if err != nil {
+				results[i] = err
+				continue
+			}
+			messages, scheduled = append(messages, m), append(scheduled, i)
+		default: // of a newer release
+			results[i] = fmt.Errorf("unknown operation %q", rows[i].operation)
+		}
+	}
+	for at, err := range r.send(ctx, queue, messages) {
+		results[scheduled[at]] = err
+	}
+	var running sync.WaitGroup
+	slots := make(chan struct{}, maxCancels)
+	for _, i := range cancelled {
+		slots <- struct{}{}
+		running.Go(func() {
+			results[i] = r.cfg.Client.Cancel(ctx, queue, rows[i].id)
+			<-slots
+		})
+	}
+	running.Wait()
+}
+
+// send sends the messages of a queue, and returns one error for each. Messages that fail for an unknown reason are sent
+// once more, each alone, so that one message cannot spoil the call for the others.
+func (r *Relay) send(ctx context.Context, queue string, messages []bridge.NewMessage) []error {
+	errs := r.sendTogether(ctx, queue, messages)
+	if len(messages) == 1 {
+		return errs
+	}
+	for i, err := range errs {
+		if verdictOf(err) == waitRow && !errors.Is(err, bridge.ErrOldBridge) {
+			errs[i] = r.sendTogether(ctx, queue, messages[i:i+1])[0]
+		}
+	}
+	return errs
+}
+
+func (r *Relay) sendTogether(ctx context.Context, queue string, messages []bridge.NewMessage) []error {
+	errs := make([]error, len(messages))
+	if len(messages) == 0 {
+		return errs
+	}
+	results, err := r.cfg.Client.SendBatch(ctx, queue, messages)
+	for i := range errs {
+		errs[i] = err
+		if err == nil {
+			errs[i] = results[i].Err
+		}
+	}
+	return errs
+}
+
+// settle deletes or changes the rows by their results. It returns what is to be done after the commit, once for each
+// row that is deleted or changed.
+func (r *Relay) settle(ctx context.Context, tx *sql.Tx, rows []*row, results []error) (settled []func(), err error) {
+	q := r.cfg.Outbox.sql
+	var gone []string
+	ofQueue := map[string]error{} // the first error of each queue that must wait; nil = a row was accepted
+	for i, one := range rows {
+		result := results[i]
+		next := verdictOf(result)
+		if next == waitRow && one.tries+1 >= maxTries {
+			next = refuse
+		}
+		if next != waitQueue {
+			ofQueue[one.queue] = ofQueue[one.queue]
+		}
+		switch next {
+		case done:
+			gone = append(gone, strconv.FormatInt(one.seq, 10))
+			settled = append(settled, func() { r.countDone(one, result) })
+		case waitQueue:
+			ofQueue[one.queue] = cmp.Or(ofQueue[one.queue], result)
+		case waitRow:
+			wait := nextWait(one.tries)
+			if _, err := tx.ExecContext(ctx, q.put, one.seq, textOf(result), wait.Milliseconds()); err != nil {
+				return nil, err
+			}
+			settled = append(settled, func() { r.counts.putOff.Add(1) })
+		case refuse:
+			if _, err := tx.ExecContext(ctx, q.refuse, one.seq, textOf(result)); err != nil {
+				return nil, err
+			}
+			settled = append(settled, func() { r.countRefused(one, result) })
+		}
+	}
+	if len(gone) > 0 {
+		if _, err := tx.ExecContext(ctx, q.remove, strings.Join(gone, ",")); err != nil {
+			return nil, err
+		}
+	}
+	for queue, err := range ofQueue {
+		r.reportQueue(queue, err)
+	}
+	return settled, nil
+}
+
+// reportQueue remembers whether a queue must wait, and logs the change.
+func (r *Relay) reportQueue(queue string, err error) {
+	r.reporter.ReportPart("queue "+queue, err)
+	if err == nil {
+		delete(r.waiting, queue)
+		return
+	}
+	one := r.waiting[queue]
+	if one == nil {
+		one = &waitingQueue{backoff: loop.NewBackoff(maxBackoff)}
+		r.waiting[queue] = one
+	}
+	one.until = time.Now().Add(one.backoff.NextBackOff())
+}
+
+func (r *Relay) countDone(one *row, result error) {
+	switch {
+	case one.operation == cancelRow && result != nil:
+		r.counts.tooLate.Add(1)
+	case one.operation == cancelRow:
+		r.counts.cancelled.Add(1)
+	case result != nil:
+		r.counts.duplicates.Add(1)
+	default:
+		r.counts.scheduled.Add(1)
+	}
+}
+
+func (r *Relay) countRefused(one *row, result error) {
+	r.counts.refused.Add(1)
+	r.floods.Log(r.cfg.Logger, slog.LevelError, "outbox row refused", slog.String("queue", one.queue),
+		slog.String("id", one.id), slog.Any("error", result),
+		slog.String("hint", "it is kept with its error: Outbox.Failed lists such rows, Retry and Delete settle them"))
+}
+
+// textOf returns the text of an error as databases take it: valid UTF-8 without NUL, of a limited length.
+func textOf(err error) string {
+	const most = 1000
+	text := err.Error()
+	if len(text) > most {
+		text = text[:most] + "…"
+	}
+	return strings.ReplaceAll(strings.ToValidUTF8(text, "�"), "\x00", "�")
+}

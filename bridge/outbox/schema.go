@@ -1,0 +1,183 @@
+package outbox
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/duestream/duestream/lua"
+)
+
+// Dialect is a kind of database.
+type Dialect int
+
+// Dialects.
+const (
+	// PostgreSQL takes any number of relays at once, each with rows of its own (FOR UPDATE SKIP LOCKED).
+	PostgreSQL Dialect = iota
+	// SQLite is for quick tests. A relay keeps the program from writing while it hands rows over.
+	SQLite
+)
+
+// SchemaPostgreSQL creates the table DefaultTable in PostgreSQL. Outbox.Schema has the same for a table of another
+// name.
+//
+// A row waits (failed_ms = 0) or was refused (failed_ms > 0). All times are in Unix milliseconds by the database's
+// clock.
+const SchemaPostgreSQL = `CREATE TABLE IF NOT EXISTS "duestream_outbox" (
+  seq        bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  operation  text   NOT NULL, -- 'schedule' or 'cancel'
+  queue      text   NOT NULL,
+  id         text   NOT NULL, -- of the message
+  key        text   NOT NULL, -- ordering key; '' = none
+  message    text   NOT NULL, -- JSON, as in a batch of POST /v1/queues/{queue}/messages
+  written_ms bigint NOT NULL, -- when the statement ran
+  due_ms     bigint NOT NULL, -- about when the message is due; for people
+  tries      bigint NOT NULL DEFAULT 0, -- hand-overs of this row that failed for a reason of its own
+  try_ms     bigint NOT NULL DEFAULT 0, -- not handed over before
+  failed_ms  bigint NOT NULL DEFAULT 0, -- when it was refused; 0 = it waits
+  error      text   NOT NULL DEFAULT ''
+);
+CREATE INDEX IF NOT EXISTS "duestream_outbox_waiting" ON "duestream_outbox" (seq) WHERE failed_ms = 0;
+CREATE INDEX IF NOT EXISTS "duestream_outbox_id" ON "duestream_outbox" (queue, id, seq) WHERE failed_ms = 0;
+CREATE INDEX IF NOT EXISTS "duestream_outbox_key" ON "duestream_outbox" (queue, key, seq)
+  WHERE failed_ms = 0 AND key <> '';
+CREATE INDEX IF NOT EXISTS "duestream_outbox_failed" ON "duestream_outbox" (seq) WHERE failed_ms > 0;
+`
+
+// Operations of a row.
+const (
+	scheduleRow = "schedule"
+	cancelRow   = "cancel"
+)
+
+// queries are the statements of one table.
+type queries struct {
+	dialect Dialect
+	schema  string
+	insert  string // operation, queue, id, key, message, due, delay
+	lock    string // SQLite: takes the lock for writing before anything is read
+	take    string // queues that are left out (JSON), limit → seq, operation, queue, id, age, tries, size
+	read    string // numbers, with commas → seq, message
+	remove  string // numbers, with commas
+	refuse  string // seq, error
+	put     string // seq, error, delay: puts a row off
+	status  string // → waiting, failed, age of the oldest waiting row
+	failed  string // after, limit → the fields of Row
+	retry   string // numbers, with commas
+	discard string // numbers, with commas
+}
+
+var (
+	tableName = regexp.MustCompile(`^([a-z_][a-z0-9_]{0,39}\.)?[a-z_][a-z0-9_]{0,39}$`)
+	comments  = regexp.MustCompile(` *--[^\n]*`)
+)
+
+func checkTable(name string) error {
+	if !tableName.MatchString(name) {
+		return lua.Invalid("table", name, "must be a name or schema.name, each 1 to 40 of a-z 0-9 _, no digit first")
+	}
+	return nil
+}
+
+// queriesFor returns the statements for a table whose name was checked.
+func queriesFor(dialect Dialect, table string) queries {
+	schema, name, qualified := strings.Cut(table, ".")
+	prefix := ""
+	if qualified {
+		prefix = `"` + schema + `".`
+	} else {
+		name = table
+	}
+	now, numbers := `CAST(floor(extract(epoch FROM clock_timestamp()) * 1000) AS bigint)`,
+		`= ANY(CAST(string_to_array($1, ',') AS bigint[]))`
+	leftOut, skip := `(SELECT jsonb_array_elements_text(CAST(CAST($1 AS text) AS jsonb)))`,
+		"\nFOR UPDATE OF o SKIP LOCKED"
+	if dialect == SQLite {
+		now, numbers = `CAST(round(unixepoch('now', 'subsec') * 1000) AS integer)`,
+			`IN (SELECT value FROM json_each('[' || $1 || ']'))`
+		leftOut, skip = `(SELECT value FROM json_each($1))`, ""
+	}
+	write := strings.NewReplacer("TABLE_NAME", prefix+`"`+name+`"`, "NOW", now, "NUMBERS", numbers, "LEFT_OUT", leftOut,
+		"SKIP", skip).Replace
+	q := queries{
+		dialect: dialect,
+		schema: strings.NewReplacer(
+			`CREATE TABLE IF NOT EXISTS "duestream_outbox"`, `CREATE TABLE IF NOT EXISTS `+prefix+`"`+name+`"`,
+			`ON "duestream_outbox"`, `ON `+prefix+`"`+name+`"`, "duestream_outbox", name,
+		).Replace(SchemaPostgreSQL),
+		// The time of the statement is rounded up, and every reading of the clock is rounded down, so that no time
+		// becomes shorter.
+		insert: write(`INSERT INTO TABLE_NAME (operation, queue, id, key, message, written_ms, due_ms)
+VALUES ($1, $2, $3, $4, $5, NOW + 1,
+  CASE WHEN CAST($6 AS bigint) > 0 THEN CAST($6 AS bigint) ELSE NOW + 1 END + CAST($7 AS bigint))`),
+		lock: write(`UPDATE TABLE_NAME SET tries = tries WHERE seq < 0`),
+		// A row is taken if it is the first of its ID, and the first of its ordering key. A row that another relay
+		// holds is not taken and still counts as the first. Scalar subqueries are evaluated by index for each row;
+		// PostgreSQL might evaluate NOT EXISTS by a hash of the whole table.
+		take: write(`SELECT o.seq, o.operation, o.queue, o.id, NOW - o.written_ms, o.tries, octet_length(o.message)
+FROM TABLE_NAME AS o
+WHERE o.failed_ms = 0 AND o.try_ms <= NOW AND o.queue NOT IN LEFT_OUT
+  AND o.seq = (SELECT min(e.seq) FROM TABLE_NAME AS e WHERE e.queue = o.queue AND e.id = o.id AND e.failed_ms = 0)
+  AND (o.key = '' OR o.seq = (SELECT min(e.seq) FROM TABLE_NAME AS e
+    WHERE e.queue = o.queue AND e.key = o.key AND e.key <> '' AND e.failed_ms = 0))
+ORDER BY o.seq LIMIT CAST($2 AS bigint)SKIP`),
+		read:   write(`SELECT seq, message FROM TABLE_NAME WHERE seq NUMBERS`),
+		remove: write(`DELETE FROM TABLE_NAME WHERE seq NUMBERS`),
+		refuse: write(`UPDATE TABLE_NAME SET failed_ms = NOW, error = $2, tries = tries + 1
+WHERE seq = CAST($1 AS bigint)`),
+		put: write(`UPDATE TABLE_NAME SET try_ms = NOW + CAST($3 AS bigint), error = $2, tries = tries + 1
+WHERE seq = CAST($1 AS bigint)`),
+		status: write(`SELECT count(*) FILTER (WHERE failed_ms = 0), count(*) FILTER (WHERE failed_ms > 0),
+  COALESCE(max(NOW - written_ms) FILTER (WHERE failed_ms = 0), 0) FROM TABLE_NAME`),
+		failed: write(`SELECT seq, operation, queue, id, message, written_ms, due_ms, failed_ms, error FROM TABLE_NAME
+WHERE failed_ms > 0 AND seq > CAST($1 AS bigint) ORDER BY seq LIMIT CAST($2 AS bigint)`),
+		retry: write(`UPDATE TABLE_NAME SET failed_ms = 0, try_ms = 0, tries = 0, error = ''
+WHERE failed_ms > 0 AND seq NUMBERS`),
+		discard: write(`DELETE FROM TABLE_NAME WHERE failed_ms > 0 AND seq NUMBERS`),
+	}
+	if dialect == SQLite {
+		q.schema = schemaOfSQLite(q.schema, prefix, name)
+		for _, text := range []*string{
+			&q.insert, &q.take, &q.read, &q.remove, &q.refuse, &q.put, &q.failed, &q.retry, &q.discard,
+		} {
+			*text = strings.ReplaceAll(*text, "$", "?") // ?1 is a parameter by its place
+		}
+	}
+	return q
+}
+
+// schemaOfSQLite converts the schema. AUTOINCREMENT never uses a number again. In SQLite the schema stands before the
+// name of the index instead of the name of the table.
+func schemaOfSQLite(schema, prefix, name string) string {
+	schema = strings.Replace(schema, "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
+		"integer PRIMARY KEY AUTOINCREMENT", 1)
+	schema = strings.ReplaceAll(schema, "ON "+prefix+`"`+name+`"`, `ON "`+name+`"`)
+	return strings.ReplaceAll(schema, `INDEX IF NOT EXISTS "`, `INDEX IF NOT EXISTS `+prefix+`"`)
+}
+
+// Schema returns the statements that create the table and its indexes unless they exist, for a program that migrates
+// its database with a tool of its own. A newer release of this package only adds to the table.
+func (o *Outbox) Schema() string { return o.sql.schema }
+
+// Migrate creates the table and its indexes unless they exist. Any number of programs may call it at once. With a
+// *sql.DB it is one transaction. Pgx makes a Tx of a pool of pgx.
+func (o *Outbox) Migrate(ctx context.Context, db Tx) error {
+	statements := strings.Split(strings.TrimSpace(comments.ReplaceAllString(o.sql.schema, "")), ";")
+	if o.sql.dialect == PostgreSQL {
+		// Two sessions that create the same table at once would fail in spite of IF NOT EXISTS. A DO block is one
+		// statement, so it also runs where drivers prepare statements.
+		statements = []string{"DO $do$ BEGIN PERFORM pg_advisory_xact_lock(hashtext('duestream_outbox'));\n" +
+			comments.ReplaceAllString(o.sql.schema, "") + "END $do$"}
+	}
+	for _, statement := range statements {
+		if strings.TrimSpace(statement) == "" {
+			continue
+		}
+		if _, err := db.ExecContext(ctx, statement); err != nil {
+			return fmt.Errorf("outbox: create the table: %w", err)
+		}
+	}
+	return nil
+}
