@@ -83,6 +83,42 @@ func TestLargeFormsWaitInALine(t *testing.T) {
 	redistest.Want(t, "status after one has ended", status, http.StatusOK)
 }
 
+// Forms that are never sent to their end must not fill the memory. Regression: one token that may only inspect sent 200
+// forms of 4 MiB without their last byte, and the process held 1.1 GiB.
+func TestFormsUseABoundedMemory(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t), nil)
+	v, other := r.viewer(access.Verbs(), "*"), r.viewer(access.Verbs(), "*")
+	name := r.request(v).grant.Name()
+	memory := &r.dashboard.formMemory
+	if !memory.take(name, formBytes/2) || memory.take(name, 1) {
+		t.Fatal("a token may not take half of the memory, or may take more")
+	}
+	large := url.Values{"queue": {r.Queue}, "id": {"a"}, "payload": {strings.Repeat("a", smallForm)}}
+	for _, path := range []string{"do-queue-create", "do-message-cancel", "do-examine", "search-export"} {
+		status, text := v.post(path, large)
+		redistest.Want(t, "status of "+path, status, http.StatusTooManyRequests)
+		contains(t, text, "Too many large forms are being sent at the same time")
+	}
+	small := url.Values{"queue": {r.Queue}, "id": {"a"}, "payload": {"a"}}
+	status, _ := v.post("do-queue-create", small)
+	redistest.Want(t, "status of a small form", status, http.StatusOK)
+	large.Set("id", "b")
+	status, _ = other.post("do-queue-create", large)
+	redistest.Want(t, "status for another token", status, http.StatusOK)
+	memory.giveBack(name, formBytes/2)
+	large.Set("id", "c")
+	status, _ = v.post("do-queue-create", large)
+	redistest.Want(t, "status after the memory was given back", status, http.StatusOK)
+	redistest.Eventually(t, time.Minute, func() (bool, string) {
+		memory.mu.Lock()
+		defer memory.mu.Unlock()
+		return memory.taken == 0 && len(memory.by) == 0, fmt.Sprint("taken: ", memory.by)
+	})
+	redistest.Want(t, "time for a small form", formTime(100), streamTimeout)
+	redistest.Want(t, "time for a form of an unknown size", formTime(-1), formTimeout)
+}
+
 // One token must not fill the line of searches, so that other viewers cannot search.
 func TestOneTokenDoesNotFillTheLine(t *testing.T) {
 	t.Parallel()

@@ -11,6 +11,7 @@ import (
 	"runtime/debug"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/duestream/duestream/bridge"
@@ -60,6 +61,10 @@ type Config struct {
 	Timeout    time.Duration // of a request that is not a stream; default 10s
 }
 
+// spareRequests is how many requests may be in flight besides MaxViewers streams. With HTTP/2, a limit of connections
+// does not limit requests.
+const spareRequests = 2000
+
 // Dashboard is the handler. It keeps no state that another process needs, so any number of them may run side by side.
 type Dashboard struct {
 	cfg          Config
@@ -73,9 +78,10 @@ type Dashboard struct {
 	retriesOf    readings[admin.RetrySummary] // by queue
 	jobs         *jobs
 	searches     *line
-	forms        *line // large ones, whose memory is in use
-	downloads    *line // large ones, whose memory is in use
-	finders      *line // requests that search a message
+	forms        *line  // large ones, whose memory is in use
+	formMemory   budget // of other forms
+	downloads    *line  // large ones, whose memory is in use
+	finders      *line  // requests that search a message
 	book         *letterBook
 	handler      http.Handler
 	stopping     context.Context // cancelled by Close; ends all streams
@@ -89,7 +95,8 @@ type Dashboard struct {
 	targetsOf    readings[[]admin.PushState]   // targets of callbacks by queue
 	tokensOf     readings[[]admin.StoredToken] // tokens; the only key is ""
 
-	refusals refusals // of logins
+	refusals refusals     // of logins
+	requests atomic.Int64 // in flight
 
 	changes    sync.Mutex // held by Close, and while a change begins
 	closed     bool
@@ -142,6 +149,7 @@ func New(cfg Config) (*Dashboard, error) {
 	d.cutting, d.cut = context.WithCancel(context.Background())
 	d.hub = newHub(d.stopping, cfg.MaxViewers, cfg.Timeout)
 	d.hub.log = cfg.Logger
+	d.formMemory.all = formBytes
 	d.finds = make(chan struct{}, maxFinds)
 	d.searches = &line{what: "searches", running: map[*turn]bool{}}
 	d.forms = &line{what: "large forms", running: map[*turn]bool{}}
@@ -247,6 +255,12 @@ func (d *Dashboard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		requested, _, _ := strings.Cut(r.RequestURI, "?")
 		h.Set("Location", "./"+path.Base(requested)+"/")
 		w.WriteHeader(http.StatusTemporaryRedirect)
+		return
+	}
+	defer d.requests.Add(-1)
+	if d.requests.Add(1) > int64(d.cfg.MaxViewers+spareRequests) {
+		h.Set("Retry-After", "1")
+		http.Error(w, "this dashboard answers too many requests at the same time: try again", http.StatusServiceUnavailable)
 		return
 	}
 	ctx, end := context.WithCancel(r.Context())

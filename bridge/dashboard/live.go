@@ -40,11 +40,13 @@ const maxCachedParts = 64
 // maxRenders is the number of parts that are rendered at the same time. Each takes up to a megabyte of memory.
 const maxRenders = 8
 
-// After a part was rendered for a token, the token's next rendering waits restOfRender times as long, at most mostRest.
-// So all viewers of one token use about a quarter of a core, even if each watches another address.
+// After a part was rendered for a token, the token's next rendering waits restOfPart times as long, at most mostRest.
+// So all viewers of one token use about a quarter of a core, even if each watches another address. A page has a shorter
+// rest, because somebody waits for it.
 const (
-	restOfRender = 3
-	mostRest     = time.Second
+	restOfPart = 3
+	restOfPage = 1
+	mostRest   = time.Second
 )
 
 // maxChanges is the number of queues whose last change the hub knows.
@@ -94,16 +96,17 @@ type hub struct {
 	maxTopics  int
 	started    time.Time
 	log        *slog.Logger
-	renders    chan struct{} // has one element for each part that is being rendered
+	renders    chan struct{} // has one element for each part or page that is being rendered
+	partTime   shares        // of rendering parts
+	pageTime   shares        // of rendering pages
 
 	mu        sync.Mutex
 	topics    map[string]*topic
 	topicsOf  map[string]int // by the name of the token that started the loop
 	viewers   int
-	viewersOf map[string]int           // by the name of the token
-	rendersOf map[string]chan struct{} // by the name of the token; has one element while a part is rendered, and rests
-	changedAt time.Time                // when a viewer of this process last changed something
-	changes   map[string]time.Time     // by queue, the last change; "" = a change of several queues
+	viewersOf map[string]int       // by the name of the token
+	changedAt time.Time            // when a viewer of this process last changed something
+	changes   map[string]time.Time // by queue, the last change; "" = a change of several queues
 	loops     sync.WaitGroup
 }
 
@@ -114,7 +117,7 @@ func newHub(stopping context.Context, maxViewers int, timeout time.Duration) *hu
 	return &hub{stopping: stopping, maxViewers: maxViewers, maxTopics: max(leastTopics, maxViewers/2), timeout: timeout,
 		started: time.Now(), log: slog.New(slog.DiscardHandler), renders: make(chan struct{}, maxRenders),
 		topics: map[string]*topic{}, topicsOf: map[string]int{}, viewersOf: map[string]int{},
-		rendersOf: map[string]chan struct{}{}, changes: map[string]time.Time{}}
+		changes: map[string]time.Time{}}
 }
 
 // wait waits for the loops, after stopping was cancelled.
@@ -569,9 +572,6 @@ func (h *hub) leave(t *topic, token string) {
 	defer h.mu.Unlock()
 	h.viewers--
 	countDown(h.viewersOf, token)
-	if h.viewersOf[token] == 0 {
-		delete(h.rendersOf, token)
-	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.viewers--
@@ -719,6 +719,9 @@ func (q *request) event(p page, l *live, t *topic, last result, seen *seenPart) 
 		return event("away", "Redis does not answer (your token cannot be checked)."), nil, false
 	}
 	part, err := q.cachedPart(p, l, t, last)
+	if errors.Is(err, errBusyToken) { // the dashboard stops
+		return noChange, nil, true
+	}
 	if err != nil {
 		q.log.Error("an update of the dashboard cannot be rendered", slog.String("page", p.template),
 			slog.Any("error", err))
@@ -753,8 +756,8 @@ func (q *request) cachedPart(p page, l *live, t *topic, last result) (*rendered,
 	}
 	t.mu.Unlock()
 	cached.once.Do(func() {
-		q.hub.render(q.token(), func() {
-			cached.err = guarded(func() (err error) {
+		cached.err = q.hub.render(q.hub.stopping, &q.hub.partTime, q.token(), restOfPart, func() error {
+			return guarded(func() (err error) {
 				cached.part, err = q.part(p, l, last.sample.value)
 				return err
 			})
@@ -763,31 +766,14 @@ func (q *request) cachedPart(p page, l *live, t *topic, last result) (*rendered,
 	return cached.part, cached.err
 }
 
-// render waits for the turn of the token and for a free place, and then calls work to render a part.
-func (h *hub) render(token string, work func()) {
-	turn := h.turnOf(token)
-	turn <- struct{}{}
-	h.renders <- struct{}{}
-	begun := time.Now()
-	defer func() {
-		<-h.renders
-		time.AfterFunc(min(restOfRender*time.Since(begun), mostRest), func() { <-turn })
-	}()
-	work()
-}
-
-// turnOf returns the channel that a rendering for a token fills.
-func (h *hub) turnOf(token string) chan struct{} {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	turn := h.rendersOf[token]
-	if turn == nil {
-		turn = make(chan struct{}, 1)
-		if h.viewersOf[token] > 0 { // else nothing would remove it
-			h.rendersOf[token] = turn
-		}
-	}
-	return turn
+// render waits for the turn of the token and for a free place, and then calls work to render a part or a page. The
+// error is that of work, or errBusyToken if ctx ends before the turn comes.
+func (h *hub) render(ctx context.Context, times *shares, token string, rest float64, work func() error) error {
+	return times.do(ctx, token, rest, mostRest, func() error {
+		h.renders <- struct{}{}
+		defer func() { <-h.renders }()
+		return work()
+	})
 }
 
 // partKey identifies the viewers who see the same part. The grant is not known by its name: a token that was removed

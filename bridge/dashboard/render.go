@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"embed"
+	"errors"
 	"fmt"
 	"html/template"
 	"log/slog"
@@ -160,10 +161,22 @@ func (d *Dashboard) renderLogin(w http.ResponseWriter, status int, view loginVie
 	q.execute(status, "login", frame{Title: "Log in", Version: d.cfg.Version, Prefix: d.cfg.Prefix, Data: view, q: nil})
 }
 
-// execute writes a page. It writes nothing but an error if the template fails.
+// execute writes a page. It writes nothing but an error if the template fails. The pages of a token are rendered one
+// after the other: its viewers could keep all cores busy, and the bridge of the same process needs them, too.
 func (q *request) execute(status int, name string, f frame) {
 	var out bytes.Buffer
-	if err := templates[name].ExecuteTemplate(&out, "page", f); err != nil {
+	write := func() error { return templates[name].ExecuteTemplate(&out, "page", f) }
+	var err error
+	if q.grant == nil || name == failureTemplate || q.showsOnce { // the first two are small
+		err = write()
+	} else {
+		err = q.hub.render(q.ctx, &q.hub.pageTime, q.grant.Name(), restOfPage, write)
+	}
+	if errors.Is(err, errBusyToken) {
+		q.fail(q.w, q.r, q, err)
+		return
+	}
+	if err != nil {
 		q.log.Error("a page of the dashboard cannot be rendered", slog.String("page", name), slog.Any("error", err))
 		http.Error(q.w, "the page cannot be rendered", http.StatusInternalServerError)
 		return

@@ -38,6 +38,8 @@ type request struct {
 	preview any    // of the action whose form the page shows again: see done
 
 	subjects []slog.Attr // of the audit line, besides those that the form names: see about
+
+	showsOnce bool // the page shows something that nobody can read again, so it is never refused
 }
 
 // errForbidden: the token does not allow the request.
@@ -220,7 +222,7 @@ func (d *Dashboard) answerAction(w http.ResponseWriter, r *http.Request, a actio
 	if q == nil {
 		return
 	}
-	leave, err := q.takeLargeForm(a)
+	leave, err := q.takeForm(a)
 	if err != nil {
 		d.fail(w, r, q, err)
 		return
@@ -237,6 +239,7 @@ func (d *Dashboard) answerAction(w http.ResponseWriter, r *http.Request, a actio
 	}
 	if result.shown != nil {
 		q.query = url.Values{} // the typed values were used
+		q.showsOnce = true
 	}
 	if preview := cmp.Or(result.preview, result.shown); err != nil || preview != nil {
 		answered, failed := q.showForm(a, preview, err)
@@ -263,13 +266,28 @@ func (d *Dashboard) answerAction(w http.ResponseWriter, r *http.Request, a actio
 const (
 	maxActionBytes = 4 << 20     // of a form without a payload
 	formTimeout    = time.Minute // of sending a form: it uses memory, and may have a turn in the line of large forms
+
+	smallForm = 16 << 10 // bytes; such a form uses little memory, and must be sent in less time
+	formBytes = 64 << 20 // that all larger forms use at the same time, besides those in the line of large forms
 )
+
+// errManyForms: the forms that are being read use all memory that the token may have for them.
+var errManyForms = errors.New("too many large forms are being sent at the same time: try again in a minute")
+
+// formTime returns the time in which a form must be sent.
+func formTime(size int64) time.Duration {
+	if size < 0 { // not known
+		return formTimeout
+	}
+	return min(formTimeout, readTime(size))
+}
 
 // readForm reads the form of a request, of at most some bytes, into q.query.
 func (q *request) readForm(most int64) error {
-	if err := parseForm(q.w, q.r, most, formTimeout); err != nil {
+	within := formTime(q.r.ContentLength)
+	if err := parseForm(q.w, q.r, most, within); err != nil {
 		return fmt.Errorf("%w: %w", errUnread,
-			lua.Invalid("form", "", "must be a form of at most %d bytes, sent within %s", most, formTimeout))
+			lua.Invalid("form", "", "must be a form of at most %d bytes, sent within %s", most, within))
 	}
 	q.query = q.r.Form
 	return nil
@@ -305,13 +323,33 @@ func (q *request) readFormOf(a action) error {
 // mayEver reports whether the viewer's token allows an action on some queue.
 func (q *request) mayEver(a action) bool { return slices.ContainsFunc(a.verbs, q.grant.MayAnywhere) }
 
-// takeLargeForm waits until the memory for a large form may be used. The caller calls the function that it returns.
-func (q *request) takeLargeForm(a action) (leave func(), err error) {
+// takeForm takes the memory for the form of an action. For a very large form it waits until the memory may be used. The
+// caller calls the function that it returns.
+func (q *request) takeForm(a action) (leave func(), err error) {
 	size := q.r.ContentLength
-	if !a.payload || size >= 0 && size <= maxActionBytes || !q.mayEver(a) {
+	switch {
+	case !q.mayEver(a): // the form is not read
+		return func() {}, nil
+	case a.payload && (size < 0 || size > maxActionBytes):
+		return q.takeTurn(q.forms)
+	}
+	return q.takeFormBytes()
+}
+
+// takeFormBytes takes the memory for a form of at most maxActionBytes. The caller calls the function that it returns.
+func (q *request) takeFormBytes() (leave func(), err error) {
+	size := int(min(q.r.ContentLength, maxActionBytes))
+	if size < 0 {
+		size = maxActionBytes
+	}
+	if size <= smallForm {
 		return func() {}, nil
 	}
-	return q.takeTurn(q.forms)
+	token := q.grant.Name()
+	if !q.formMemory.take(token, size) {
+		return nil, errManyForms
+	}
+	return func() { q.formMemory.giveBack(token, size) }, nil
 }
 
 // takeTurn waits for a turn in a line, for at most Config.Timeout. The caller calls the function that it returns.
@@ -527,7 +565,8 @@ func newFailure(err error) failure {
 		f.Status = http.StatusServiceUnavailable
 	case errors.As(err, &unknown):
 		f.Status, f.Back = http.StatusNotFound, safeNext(unknown.back)
-	case errors.As(err, &late), errors.As(err, &busy), errors.As(err, &full), errors.As(err, &crowded):
+	case errors.As(err, &late), errors.As(err, &busy), errors.As(err, &full), errors.As(err, &crowded),
+		errors.Is(err, errManyForms), errors.Is(err, errBusyToken):
 		f.Status = http.StatusTooManyRequests
 	case errors.Is(err, bridge.ErrInvalid):
 		f.Status = http.StatusBadRequest
@@ -540,6 +579,8 @@ func newFailure(err error) failure {
 	}
 	return f
 }
+
+const failureTemplate = "failure" // of the page of an error
 
 // fail answers a request with the page of an error. q is nil if the viewer is not known.
 func (d *Dashboard) fail(w http.ResponseWriter, r *http.Request, q *request, err error) {
@@ -558,7 +599,7 @@ func (d *Dashboard) fail(w http.ResponseWriter, r *http.Request, q *request, err
 			q.grant = g
 		}
 	}
-	q.render(f.Status, page{path: "failure", title: http.StatusText(f.Status), template: "failure"}, f)
+	q.render(f.Status, page{path: failureTemplate, title: http.StatusText(f.Status), template: failureTemplate}, f)
 }
 
 // cut returns at most n bytes of a text, at a boundary of characters.

@@ -290,6 +290,11 @@ func (c jobCounts) UnfitWords() string {
 
 // exportFound sends what matches, or the chosen hits, as a file of one JSON object a line. It changes nothing.
 func (q *request) exportFound() error {
+	giveBack, err := q.takeFormBytes()
+	if err != nil {
+		return err
+	}
+	defer giveBack()
 	if err := q.readForm(maxActionBytes); err != nil {
 		return err
 	}
