@@ -402,6 +402,28 @@ func Example_typedMessages() {
 	// Output: {42 9.90}
 }
 
+var IndexOrder = bridge.Kind[Order]{Name: "index-order", Queue: "orders",
+	UniqueBy: func(o Order) []any { return []any{o.ID} }}
+
+func Example_oneMessageAboutTheSame() {
+	g := newGuide()
+	defer g.close()
+	ctx, client := g.ctx, g.client
+
+	for _, total := range []string{"9.90", "10.90"} {
+		order := Order{ID: 42, Total: total}
+		_, err := IndexOrder.Schedule(ctx, client, order, bridge.In(5*time.Second))
+		if errors.Is(err, bridge.ErrDuplicate) {
+			err = nil // the scheduled message comes after this change
+		}
+		check(err)
+	}
+	id, err := IndexOrder.UniqueID(Order{ID: 42})
+	check(err)
+	fmt.Println(id)
+	// Output: index-order:42
+}
+
 var StoreOrder = bridge.Kind[Order]{Name: "store-order", Queue: "orders"}
 
 func Example_batches() {

@@ -28,6 +28,16 @@ type Kind[T any] struct {
 	Name  string
 	Queue string
 	Codec Codec[T] // nil = JSON
+
+	// UniqueBy returns the values that tell what a message is about, such as the ID of an order. At most one message
+	// about the same is scheduled. A further one is refused with ErrDuplicate, or replaces it with the option Replace. A
+	// message that is scheduled while another one about the same is ready, runs or waits for its retry is stored, and
+	// runs after it. So a change that comes during a run leads to one more run. No values: the kind has one message at
+	// a time. nil: messages are not unique.
+	//
+	// The values become the ID and the ordering key (see UniqueID), so the options WithID and Key are refused. They must
+	// not change their JSON: give a time as Unix seconds, for example.
+	UniqueBy func(T) []any
 }
 
 // Codec converts values to payloads and back.
@@ -130,6 +140,11 @@ func (k Kind[T]) Message(value T, options ...Option) (NewMessage, error) {
 	}
 	if own, ok := m.Headers[KindHeader]; ok {
 		return NewMessage{}, lua.Faults("kind", lua.Invalid("header "+KindHeader, own, "is set by the kind alone"))
+	}
+	if k.UniqueBy != nil {
+		if err := k.makeUnique(&m, value); err != nil {
+			return NewMessage{}, lua.Faults("kind", err)
+		}
 	}
 	if k.Name != "" {
 		m.Headers = maps.Clone(m.Headers) // an option of the program may have set a map that other messages share
