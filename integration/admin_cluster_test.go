@@ -20,7 +20,7 @@ import (
 // no test on a cluster.
 var offline = []string{"Admin.Name", "Admin.Observed", "Admin.Advise", "Admin.Adviser", "Admin.Suggesting",
 	"Admin.Bulk",
-	"Admin.DeadLetters", "Admin.Export", "Admin.Watcher", "Bulk.Observed", "DeadLetters.Observed",
+	"Admin.DeadLetters", "Admin.Export", "Admin.Watcher", "Bulk.By", "Bulk.Observed", "DeadLetters.Observed",
 	"Import.AllowOldBridges", "Import.GroupsMade",
 	"Import.Recurrences"}
 
@@ -222,6 +222,17 @@ func (o *clusterOperator) abilities() []ability {
 		{"Admin.Settings", func(ctx context.Context) error {
 			settings, err := a.Settings(ctx, queue, "")
 			return want(err, "has settings", len(settings) > 0, true)
+		}},
+		{"Admin.As", func(ctx context.Context) error {
+			attempts := 4
+			return a.As("token ana").WritePolicy(ctx, queue, "", admin.PolicyUpdate{MaxAttempts: &attempts})
+		}},
+		{"Admin.SettingChanges", func(ctx context.Context) error {
+			changes, err := a.SettingChanges(ctx, queue)
+			if err == nil && len(changes) > 0 {
+				err = want(nil, "author", changes[0].By, "token ana")
+			}
+			return want(err, "has changes", len(changes) > 0, true)
 		}},
 		{"Admin.Recent", func(ctx context.Context) error {
 			recent, err := a.Recent(ctx, queue, 10)

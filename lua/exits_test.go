@@ -98,7 +98,7 @@ func TestOneOfManyRacingExitsWins(t *testing.T) {
 // dead-letter stream behind.
 func TestCallsForMissingThingsCreateNoKey(t *testing.T) {
 	creates := []*script{enqueueScript, enqueueFreshScript, ensureGroupScript, planScript, recurScript, runRecurrenceScript,
-		registerScript, heartbeatScript, configureScript, signalScript, takeScript, restoreScript}
+		registerScript, heartbeatScript, configureScript, setPolicyScript, signalScript, takeScript, restoreScript}
 	everywhere(t, func(b *testQueue) {
 		none := func(after string) {
 			b.Helper()

@@ -145,6 +145,11 @@ func fullWays() []fullWay {
 		{configureScript, "takes away", func(b *testQueue) { b.set("rate", "5") }, func(b *testQueue) error {
 			return Configure(b.ctx, b.c, b.k.Policy, b.k.Wake, fields("rate", ""))
 		}},
+		{setPolicyScript, "with a record", func(b *testQueue) { b.set("burst", "5") }, func(b *testQueue) error {
+			done, err := SetPolicy(b.ctx, b.c, b.k.As("token ana"), nil, fields("rate", "5", "burst", ""))
+			redistest.Want(b, "done", done, true)
+			return err
+		}},
 		{registerScript, "with a growth", func(b *testQueue) {
 			b.do("HSET", b.g.Queues, "q", "1")
 		}, func(b *testQueue) error {

@@ -26,7 +26,7 @@ func scripts() []*script {
 		glanceScript, heartbeatScript, orphansScript, passTurnsScript, planScript, receiveScript, reclaimScript, recurScript,
 		redriveScript, registerScript,
 		removeRecurrenceScript, rescheduleScript, rescheduleRetriesScript,
-		restoreScript, retryScript, runRecurrenceScript, searchDueScript, searchEntriesScript, setTargetScript,
+		restoreScript, retryScript, runRecurrenceScript, searchDueScript, searchEntriesScript, setPolicyScript, setTargetScript,
 		signalScript, surveyScript, takeScript, trimScript,
 		versionsScript, withdrawScript,
 	}
@@ -36,7 +36,7 @@ func scripts() []*script {
 var types = map[string]string{
 	"due": "zset", "payload": "hash", "meta": "hash", "stream": "stream", "dead": "stream", "wake": "stream", "policy": "hash",
 	"seen": "zset", "calm": "hash", "recurring": "hash", "planned": "hash", "history": "stream", "rate": "string",
-	"turns": "zset", "leases": "zset", "push": "hash",
+	"turns": "zset", "leases": "zset", "push": "hash", "changes": "stream",
 	"bucket": "string",
 	"queues": "hash", "bridges": "zset", "settings": "hash", "fields": "hash",
 	"entries": "stream",

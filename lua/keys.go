@@ -28,6 +28,8 @@ type Keys struct {
 
 	Push string // hash: group → its push target, JSON; in partition 0
 
+	Changes string // stream: the last changes of settings, with their authors; in partition 0; expires after a year
+
 	Actor string // no key: the name of the client, bridge, worker or operator, for the history; "" = not given
 }
 
@@ -40,13 +42,14 @@ func NewKeys(prefix, queue string) Keys {
 		Dead: base + "dead", Wake: base + "wake", Policy: base + "policy", Seen: base + "seen",
 		Calm: base + "calm", Recurring: base + "recurring", Planned: base + "planned", History: base + "history",
 		Rate: base + "rate", Turns: base + "turns", Leases: base + "leases", Push: base + "push",
+		Changes: base + "changes",
 	}
 }
 
 // All returns the names, without those that all queues share and without Actor.
 func (k Keys) All() []string {
 	return []string{k.Due, k.Payload, k.Meta, k.Stream, k.Dead, k.Wake, k.Policy, k.Seen, k.Calm, k.Recurring, k.Planned,
-		k.History, k.Rate, k.Turns, k.Leases, k.Push}
+		k.History, k.Rate, k.Turns, k.Leases, k.Push, k.Changes}
 }
 
 // As returns the keys with the actor that uses them: the name of a client, bridge, worker or operator, for the history.

@@ -142,36 +142,47 @@ func textsOf(reply []rueidis.RedisMessage) ([]string, error) {
 	return out, nil
 }
 
-var configureScript = load("configure", []string{"settings"}, []string{"expected"}, []string{"field", "value"})
+var configureScript = load("configure", []string{"settings"}, nil, []string{"field", "value"})
 
-// Configure writes settings to a queue's policy or to the defaults, and a token to the wake stream of either. An empty
-// value removes a field. A bridge that was not woken sees the settings at its next look.
+// Configure writes settings to the policy of a partition or to the defaults, and a token to the wake stream of either.
+// An empty value removes a field. A bridge that was not woken sees the settings at its next look. SetPolicy is for the
+// changes that people make.
 func Configure(ctx context.Context, c rueidis.Client, settings, wake string, values []FieldValue) error {
-	_, err := ConfigureOver(ctx, c, settings, wake, nil, values)
+	_, err := configureScript.integer(ctx, c, []string{settings}, pairs(nil, values))
+	if err == nil {
+		_ = signal(ctx, c, wake, "settings")
+	}
 	return err
 }
 
-// ConfigureOver is Configure for a caller who has read the fields. If a field has neither its expected value nor its
-// new one, it writes nothing and returns false. An empty expected value stands for no field. The call may be repeated.
-func ConfigureOver(
-	ctx context.Context, c rueidis.Client, settings, wake string, expected, values []FieldValue,
-) (done bool, err error) {
-	args := []string{strconv.Itoa(len(expected))}
-	for _, v := range slices.Concat(expected, values) {
+// pairs appends fields and values to the arguments of a script.
+func pairs(args []string, values []FieldValue) []string {
+	for _, v := range values {
 		args = append(args, v.Field, v.Value)
 	}
-	changed, err := configureScript.integer(ctx, c, []string{settings}, args)
+	return args
+}
+
+var setPolicyScript = load("set_policy", []string{"policy", "changes"}, []string{"expected", "by"},
+	[]string{"field", "value"})
+
+// SetPolicy writes settings to the policy of partition 0, records the changes with the actor of the keys, and writes a
+// token to the wake stream. An empty value removes a field. If a field has neither its expected value nor its new one,
+// SetPolicy writes nothing and returns false; an empty expected value stands for no field. The call may be repeated.
+func SetPolicy(ctx context.Context, c rueidis.Client, k Keys, expected, values []FieldValue) (done bool, err error) {
+	args := pairs(pairs([]string{strconv.Itoa(len(expected)), k.Actor}, expected), values)
+	changed, err := setPolicyScript.integer(ctx, c, []string{k.Policy, k.Changes}, args)
 	if err != nil || changed < 0 {
 		return false, err
 	}
-	_ = signal(ctx, c, wake, "settings")
+	_ = signal(ctx, c, k.Wake, "settings")
 	return true, nil
 }
 
 // EndHold removes the field held from the policy of a partition. It wakes no bridge, because the partition may not
 // exist any more.
 func EndHold(ctx context.Context, c rueidis.Client, k Keys) error {
-	_, err := configureScript.integer(ctx, c, []string{k.Policy}, []string{"0", "held", ""})
+	_, err := configureScript.integer(ctx, c, []string{k.Policy}, []string{"held", ""})
 	return err
 }
 

@@ -173,6 +173,41 @@ func TestConfigureWritesAndRemoves(t *testing.T) {
 	})
 }
 
+// Each change of a value is recorded once, with its author, also when the call is repeated.
+func TestSetPolicyRecordsWhoChangedWhat(t *testing.T) {
+	everywhere(t, func(b *testQueue) {
+		set := func(by string, pairs ...string) {
+			b.Helper()
+			if done, err := SetPolicy(b.ctx, b.c, b.k.As(by), nil, fields(pairs...)); err != nil || !done {
+				b.Fatal(done, err)
+			}
+		}
+		set("token ana", "rate", "5", "burst", "")
+		set("token ana", "rate", "5", "burst", "")
+		set("token ben", "rate", "", "held", strings.Repeat("1", 3000))
+		var got []string
+		for _, e := range b.raw(b.k.Changes) {
+			v := e.FieldValues // by, field, old, new
+			got = append(got, v[0].Value+": "+v[1].Value+" "+v[2].Value+">"+v[3].Value)
+		}
+		wantList(b.T, "changes", got, "token ana: rate >5", "token ben: rate 5>",
+			"token ben: held >"+strings.Repeat("1", 1024))
+		set("token ana", "held", "0")
+		last := b.raw(b.k.Changes)
+		redistest.Want(b, "old value that no setting has", last[len(last)-1].FieldValues[2].Value, "3000 bytes")
+		redistest.Want(b, "expires", b.count("PTTL", b.k.Changes) > 0, true)
+		for i := range 60 {
+			set("token ana", "burst", fmt.Sprint(i))
+		}
+		redistest.Want(b, "kept", b.count("XLEN", b.k.Changes), 50)
+
+		set("token ana", "rate", "", "held", "", "burst", "")
+		deleted, err := DeleteEmpty(b.ctx, b.c, b.k, false)
+		redistest.Want(b, "deleted", fmt.Sprint(deleted, err), "true <nil>")
+		redistest.Want(b, "left after the queue", b.count("EXISTS", b.k.Changes), 0)
+	})
+}
+
 // One survey tells the state of many queues. Each queue here is in another state, and the error of one must not hide
 // the others.
 func TestSurveySeesEachQueueAndItsErrors(t *testing.T) {
@@ -403,11 +438,11 @@ func TestRegisterAndConfigureDoNotNeedTheirWakeStream(t *testing.T) {
 }
 
 // With expected values nothing must be written if one of the fields has another value, or has none.
-func TestConfigureOverExpectsTheValuesThatTheCallerSaw(t *testing.T) {
+func TestSetPolicyExpectsTheValuesThatTheCallerSaw(t *testing.T) {
 	everywhere(t, func(b *testQueue) {
 		write := func(expected, values []FieldValue) bool {
 			b.Helper()
-			done, err := ConfigureOver(b.ctx, b.c, b.k.Policy, b.k.Wake, expected, values)
+			done, err := SetPolicy(b.ctx, b.c, b.k, expected, values)
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -160,7 +160,7 @@ func ReadDeletedCounts(ctx context.Context, c rueidis.Client, g Globals, queue s
 // were deleted. It wakes the bridges, because they serve the partitions until they look at the registry. It also
 // succeeds on a full server. It may be repeated.
 func Unregister(ctx context.Context, c rueidis.Client, g Globals, queue string, had Counts) error {
-	fields := []string{"0", RegistryDeleted, queue, queue, ""} // whatever the fields hold
+	fields := []string{RegistryDeleted, queue, queue, ""}
 	if had.Latest() > 1 {
 		before, err := ReadDeletedCounts(ctx, c, g, queue)
 		if err != nil {
@@ -178,7 +178,7 @@ func Unregister(ctx context.Context, c rueidis.Client, g Globals, queue string, 
 
 var deleteEmptyScript = load("delete_empty", []string{
 	"due", "stream", "dead", "recurring", "push", "payload", "meta", "wake",
-	"policy", "seen", "calm", "planned", "turns", "leases", "rate"}, []string{"hold"}, nil)
+	"policy", "seen", "calm", "planned", "turns", "leases", "rate", "changes"}, []string{"hold"}, nil)
 
 // DeleteEmpty deletes the keys of a partition, except its history, unless it holds a message, a recurrence or a push
 // target. It reports whether it deleted them. With hold it keeps the policy, and sets its field held: messages that
@@ -194,8 +194,7 @@ func DeleteEmpty(ctx context.Context, c rueidis.Client, k Keys, hold bool) (dele
 
 func emptyKeys(k Keys) []string {
 	return []string{k.Due, k.Stream, k.Dead, k.Recurring, k.Push, k.Payload, k.Meta, k.Wake, k.Policy, k.Seen, k.Calm,
-		k.Planned,
-		k.Turns, k.Leases, k.Rate}
+		k.Planned, k.Turns, k.Leases, k.Rate, k.Changes}
 }
 
 // ReadRegistry returns all registered queues with their partition counts, without invalid names. One HGETALL.

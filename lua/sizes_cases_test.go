@@ -23,7 +23,7 @@ func ordeals() map[string]func(*ordeal) {
 		"redrive": (*ordeal).redrive, "restore": (*ordeal).restore, "survey": (*ordeal).survey,
 		"glance":    (*ordeal).glance,
 		"heartbeat": (*ordeal).heartbeat, "register": (*ordeal).register, "configure": (*ordeal).configure,
-		"signal": (*ordeal).signal, "take": (*ordeal).take, "versions": (*ordeal).versions,
+		"set_policy": (*ordeal).setPolicy, "signal": (*ordeal).signal, "take": (*ordeal).take, "versions": (*ordeal).versions,
 		"withdraw": (*ordeal).withdraw,
 		"recur":    (*ordeal).recur, "plan": (*ordeal).plan, "run_recurrence": (*ordeal).runRecurrence,
 		"remove_recurrence": (*ordeal).removeRecurrence, "find_unfinished": (*ordeal).findUnfinished,

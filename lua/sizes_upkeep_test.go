@@ -29,6 +29,13 @@ func (o *ordeal) configure() {
 	o.must(Configure(o.b.ctx, o.scale, o.b.k.Policy, o.b.k.Wake, fields("max_attempts", "3", "held", "")))
 }
 
+func (o *ordeal) setPolicy() {
+	o.b.build([]string{"HSET", o.b.k.Policy, "max_attempts", pad(o.size("value"))})
+	k := o.b.k.As(pad(o.size("author")))
+	_, err := SetPolicy(o.b.ctx, o.scale, k, nil, fields("max_attempts", "3", "held", ""))
+	o.must(err)
+}
+
 func (o *ordeal) signal() {
 	o.b.build([]string{"XADD", o.b.k.Wake, "5-1", "queues", pad(o.size("token"))})
 	o.must(signal(o.b.ctx, o.scale, o.b.k.Wake, "settings"))

@@ -230,6 +230,10 @@ func calls() []call {
 		{configureScript, queue(func(k Keys) []string { return []string{k.Policy} }), func(b *testQueue) error {
 			return Configure(b.ctx, b.c, b.k.Policy, b.k.Wake, fields("max_attempts", "5"))
 		}},
+		{setPolicyScript, queue(func(k Keys) []string { return []string{k.Policy, k.Changes} }), func(b *testQueue) error {
+			_, err := SetPolicy(b.ctx, b.c, b.k, nil, fields("max_attempts", "5"))
+			return err
+		}},
 		{registerScript, func(b *testQueue) []string { return []string{b.g.Queues} }, func(b *testQueue) error {
 			_, err := Register(b.ctx, b.c, b.g, []string{"q"})
 			return err

@@ -15,8 +15,9 @@ var usersOf = map[string][]string{
 	"plan": {"bridge", "gateway"}, "recur": {"bridge", "gateway"}, "remove_recurrence": {"bridge", "gateway"}, "run_recurrence": {"gateway"},
 	"receive": {"gateway"}, "reclaim": {"bridge"}, "redrive": {"gateway"}, "register": {"bridge", "gateway", "producer", "worker"}, "reschedule": {"gateway", "producer"},
 	"reschedule_retries": {"gateway", "producer"}, "restore": nil,
-	"retry": {"gateway", "worker"}, "search_due": {"gateway"}, "search_entries": {"gateway"}, "set_target": nil,
-	"signal": {"bridge", "gateway", "producer", "worker"}, "survey": {"bridge"}, "take": {"gateway"}, "trim": {"bridge"},
+	"retry": {"gateway", "worker"}, "search_due": {"gateway"}, "search_entries": {"gateway"}, "set_policy": {"gateway"},
+	"set_target": nil,
+	"signal":     {"bridge", "gateway", "producer", "worker"}, "survey": {"bridge"}, "take": {"gateway"}, "trim": {"bridge"},
 	"versions": {"gateway", "producer"}, "withdraw": {"bridge"},
 }
 

@@ -84,14 +84,14 @@ func TestWhatIsAdmittedInAPauseIsNotTaken(t *testing.T) {
 		}})
 	<-asked
 	r.Ready("m")
-	if _, err := PauseWorkers(t.Context(), r.Client, r.Prefix, r.Queue); err != nil {
+	if _, err := PauseWorkers(t.Context(), r.Client, r.Prefix, r.Queue, ""); err != nil {
 		t.Fatal(err)
 	}
 	redistest.Eventually(t, 4*policy.RefreshInterval, func() (bool, string) {
 		return firstPartition(w).policy.Load().HeldWorkers, "the worker has not seen the pause"
 	})
 	allowed <- 1
-	if _, err := Pause(t.Context(), r.Client, r.Prefix, r.Queue, false); err != nil { // false: resume the queue
+	if _, err := Pause(t.Context(), r.Client, r.Prefix, r.Queue, "", false); err != nil { // false: resume the queue
 		t.Fatal(err)
 	}
 	<-asked // Admit is called again: the worker has not used the first admission

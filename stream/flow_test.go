@@ -40,7 +40,7 @@ func TestWorkersKeepAPauseAndGoOn(t *testing.T) {
 			return begun.Load() == 2, fmt.Sprint(begun.Load(), " begun")
 		})
 		for _, want := range []bool{true, false} { // the second call changes nothing
-			changed, err := PauseWorkers(t.Context(), r.Client, r.Prefix, r.Queue)
+			changed, err := PauseWorkers(t.Context(), r.Client, r.Prefix, r.Queue, "")
 			if err != nil || changed != want {
 				t.Fatal(changed, err)
 			}
@@ -55,7 +55,7 @@ func TestWorkersKeepAPauseAndGoOn(t *testing.T) {
 		if n := begun.Load(); n > 4 { // the two before the pause, and two of a read that was in flight
 			t.Errorf("%d of 20 were begun in a pause", n)
 		}
-		changed, err := Pause(t.Context(), r.Client, r.Prefix, r.Queue, false) // false: resume the queue
+		changed, err := Pause(t.Context(), r.Client, r.Prefix, r.Queue, "", false) // false: resume the queue
 		if err != nil || !changed {
 			t.Fatal(changed, err)
 		}

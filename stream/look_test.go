@@ -19,7 +19,7 @@ func TestHoldPausesEveryPartitionAndWakesTheBridges(t *testing.T) {
 		r.grow(3)
 		pause := func(held bool) (changed bool) {
 			t.Helper()
-			changed, err := Pause(t.Context(), r.Client, r.Prefix, r.Queue, held)
+			changed, err := Pause(t.Context(), r.Client, r.Prefix, r.Queue, "", held)
 			if err != nil {
 				t.Fatal(err)
 			}

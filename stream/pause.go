@@ -17,20 +17,22 @@ import (
 // With paused false it resumes the queue, also after PauseWorkers, and wakes the bridges. If every partition is in the
 // wanted state already, changed is false and nothing is written. It works on a full server; repeat it after an error.
 // It takes one round trip per partition, and those of WritePolicy if there is something to change.
-func Pause(ctx context.Context, c rueidis.Client, prefix, queue string, paused bool) (changed bool, err error) {
+func Pause(
+	ctx context.Context, c rueidis.Client, prefix, queue, by string, paused bool,
+) (changed bool, err error) {
 	if paused {
-		return pause(ctx, c, prefix, queue, policy.Update{Held: &paused}, func(p pauses) bool { return p.queue })
+		return pause(ctx, c, prefix, queue, by, policy.Update{Held: &paused}, func(p pauses) bool { return p.queue })
 	}
 	resume := policy.Update{Clear: []string{policy.SettingHeld, policy.SettingHeldWorkers}}
-	return pause(ctx, c, prefix, queue, resume, func(p pauses) bool { return p == pauses{} })
+	return pause(ctx, c, prefix, queue, by, resume, func(p pauses) bool { return p == pauses{} })
 }
 
 // PauseWorkers pauses a queue like Pause. In addition, the workers of all groups take no new messages, within a second
 // or two; they finish the messages that they hold.
-func PauseWorkers(ctx context.Context, c rueidis.Client, prefix, queue string) (changed bool, err error) {
+func PauseWorkers(ctx context.Context, c rueidis.Client, prefix, queue, by string) (changed bool, err error) {
 	yes := true
 	update := policy.Update{Held: &yes, HeldWorkers: &yes}
-	return pause(ctx, c, prefix, queue, update, func(p pauses) bool { return p.queue && p.workers })
+	return pause(ctx, c, prefix, queue, by, update, func(p pauses) bool { return p.queue && p.workers })
 }
 
 // pauses tells which parts of a partition are paused.
@@ -41,7 +43,7 @@ type pauses struct {
 
 // pause writes an update unless all partitions are in the wanted state.
 func pause(
-	ctx context.Context, c rueidis.Client, prefix, queue string, u policy.Update, isWanted func(pauses) bool,
+	ctx context.Context, c rueidis.Client, prefix, queue, by string, u policy.Update, isWanted func(pauses) bool,
 ) (changed bool, err error) {
 	counts, err := Partitions(ctx, c, prefix, queue)
 	if err != nil {
@@ -61,7 +63,7 @@ func pause(
 	if unwanted.Load() == 0 {
 		return false, nil
 	}
-	return true, WritePolicy(ctx, c, prefix, queue, "", u)
+	return true, WritePolicyOver(ctx, c, lua.NewLevels(c, prefix), prefix, queue, PolicyChange{Update: u, By: by})
 }
 
 // readPauses reads the two settings from the policy of a partition.

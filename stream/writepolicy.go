@@ -24,29 +24,32 @@ import (
 //
 // A rate or a ready limit is refused with lua.ErrOldBridge while a live bridge does not serve it.
 func WritePolicy(ctx context.Context, c rueidis.Client, prefix, queue, group string, u policy.Update) error {
-	return WritePolicyBeside(ctx, c, lua.NewLevels(c, prefix), prefix, queue, group, u)
+	return WritePolicyOver(ctx, c, lua.NewLevels(c, prefix), prefix, queue, PolicyChange{Group: group, Update: u})
 }
 
-// WritePolicyBeside is WritePolicy, and the caller gives the reader of the live bridges' protocol levels. If levels is
-// nil, the levels are not checked.
-func WritePolicyBeside(ctx context.Context, c rueidis.Client, levels *lua.Levels, prefix, queue, group string,
-	u policy.Update) error {
-	return WritePolicyOver(ctx, c, levels, prefix, queue, group, nil, u)
+// PolicyChange is a change of settings.
+type PolicyChange struct {
+	Group  string // "" = the whole queue
+	Update policy.Update
+	Before map[string]string // stored values that the caller has seen, by setting; "" stands for no value
+	By     string            // who makes the change, for its record; "" = unknown
 }
 
 // ErrPolicyChanged: another client changed the settings in between. Nothing was written.
 var ErrPolicyChanged = errors.New("the settings were changed by somebody else")
 
-// WritePolicyOver is WritePolicyBeside for a caller who has read the settings. It returns ErrPolicyChanged if a setting
-// in before has another stored value in the queue or group; "" stands for no value. It does not compare other settings.
-// It accepts a setting that already has its new value, so the call may be repeated.
-func WritePolicyOver(ctx context.Context, c rueidis.Client, levels *lua.Levels, prefix, queue, group string,
-	before map[string]string, u policy.Update) error {
+// WritePolicyOver is WritePolicy for a caller who has read the settings, and who gives the reader of the live bridges'
+// protocol levels; if levels is nil, the levels are not checked. It returns ErrPolicyChanged if a setting in
+// change.Before has another stored value in the queue or group. It does not compare other settings. It accepts a
+// setting that already has its new value, so the call may be repeated.
+func WritePolicyOver(ctx context.Context, c rueidis.Client, levels *lua.Levels, prefix, queue string,
+	change PolicyChange) error {
+	u := change.Update
 	var expected []lua.FieldValue
-	for setting, value := range before {
-		expected = append(expected, lua.FieldValue{Field: policy.FieldOf(group, setting), Value: value})
+	for setting, value := range change.Before {
+		expected = append(expected, lua.FieldValue{Field: policy.FieldOf(change.Group, setting), Value: value})
 	}
-	values, err := u.Fields(group)
+	values, err := u.Fields(change.Group)
 	if err := errors.Join(lua.CheckPrefix(prefix), lua.CheckQueue(queue), err); err != nil {
 		return fmt.Errorf("write policy of %s: %w", queue, err)
 	}
@@ -57,8 +60,8 @@ func WritePolicyOver(ctx context.Context, c rueidis.Client, levels *lua.Levels, 
 			return fmt.Errorf("write policy of %s: %w", queue, err)
 		}
 	}
-	keys := lua.NewKeys(prefix, queue)
-	done, err := lua.ConfigureOver(ctx, c, keys.Policy, keys.Wake, expected, values)
+	keys := lua.NewKeys(prefix, queue).As(change.By)
+	done, err := lua.SetPolicy(ctx, c, keys, expected, values)
 	if err == nil && !done {
 		err = ErrPolicyChanged
 	}

@@ -139,8 +139,8 @@ func TestPolicyIsNotWrittenOverAChangeThatTheCallerHasNotSeen(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
 	write := func(group string, before map[string]string, attempts int) error {
-		return WritePolicyOver(t.Context(), r.Client, nil, r.Prefix, r.Queue, group, before,
-			policy.Update{MaxAttempts: &attempts})
+		return WritePolicyOver(t.Context(), r.Client, nil, r.Prefix, r.Queue,
+			PolicyChange{Group: group, Before: before, Update: policy.Update{MaxAttempts: &attempts}})
 	}
 	for _, group := range []string{"", "g"} {
 		none := map[string]string{policy.SettingMaxAttempts: ""}

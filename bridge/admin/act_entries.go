@@ -91,7 +91,7 @@ func isSameEntry(a, b Hit) bool {
 }
 
 func (t *actor) keysOf(h Hit) lua.Keys {
-	return lua.NewKeys(t.admin.prefix, lua.PartitionName(h.Queue, h.Partition)).As(lua.Actor(lua.ActorOperator))
+	return lua.NewKeys(t.admin.prefix, lua.PartitionName(h.Queue, h.Partition)).As(t.admin.Name())
 }
 
 // cancelEntry cancels one entry: for the group of the hit, or for every group.

@@ -34,6 +34,7 @@ import (
 type Admin struct {
 	redis           *bridge.Redis
 	prefix          string
+	operator        string                  // of As; "" = this process
 	observer        bridge.Observer         // nil = none
 	suggests        func(queue string) bool // whether an error may suggest the queue's name; nil = always
 	allowOldBridges bool                    // write also what a live bridge of an earlier release may not serve
@@ -50,8 +51,17 @@ func New(r *bridge.Redis, prefix string) (*Admin, error) {
 	return &Admin{redis: r, prefix: prefix}, nil
 }
 
-// Name returns the name of this process as an operator in the histories of queues.
-func (a *Admin) Name() string { return lua.Actor(lua.ActorOperator) }
+// Name returns the name of the operator in the histories of queues and in the records of changes: this process, unless
+// As gave another one.
+func (a *Admin) Name() string { return cmp.Or(a.operator, lua.Actor(lua.ActorOperator)) }
+
+// As returns a handle for another operator: Name returns the name, which is at most 256 bytes of UTF-8 without control
+// characters. A program that acts for several people gives each their own handle. "" is this process.
+func (a *Admin) As(name string) *Admin {
+	named := *a
+	named.operator = name
+	return &named
+}
 
 // Observed returns a handle that reports redriven and purged dead letters, and cancelled and moved messages, to an
 // observer. Package bridge/metrics counts them.

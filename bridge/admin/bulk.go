@@ -6,7 +6,9 @@ import "github.com/duestream/duestream/scheduler/bulk"
 type Bulk = bulk.Bulk
 
 // Bulk returns a handle on the schedules of the prefix. Redis is not touched.
-func (a *Admin) Bulk() *Bulk { return bulk.New(a.redis.Client, a.prefix).Observed(a.observer) }
+func (a *Admin) Bulk() *Bulk {
+	return bulk.New(a.redis.Client, a.prefix).By(a.Name()).Observed(a.observer)
+}
 
 // BulkFilter selects messages of a schedule: see [bulk.Filter].
 type BulkFilter = bulk.Filter

@@ -111,6 +111,27 @@ func ExampleAdmin_Pause() {
 	// Output: true true
 }
 
+// Each queue records who changed its settings, and who paused it.
+func ExampleAdmin_SettingChanges() {
+	ctx, r, prefix, end := begin()
+	defer end()
+	a, err := admin.New(r, prefix)
+	check(err)
+
+	rate := bridge.Rate("5/s")
+	check(a.As("ana").WritePolicy(ctx, "emails", "", admin.PolicyUpdate{Rate: &rate}))
+	_, err = a.As("ben").Pause(ctx, "emails", true)
+	check(err)
+	changes, err := a.SettingChanges(ctx, "emails")
+	check(err)
+	for _, c := range changes {
+		fmt.Printf("%s: %s from %q to %q\n", c.By, c.Setting, c.Old, c.New)
+	}
+	// Output:
+	// ben: held from "" to "1"
+	// ana: rate from "" to "5/s"
+}
+
 // The contents of a queue, as records for Import.
 func ExampleAdmin_Export() {
 	ctx, r, prefix, end := begin()

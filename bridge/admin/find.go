@@ -110,13 +110,13 @@ func (a *Admin) PendingCount(ctx context.Context, queue, group, consumer string)
 // Pause resumes the queue, also after PauseWorkers. No message is lost. changed is false if the queue was already in
 // that state.
 func (a *Admin) Pause(ctx context.Context, queue string, held bool) (changed bool, err error) {
-	return stream.Pause(ctx, a.redis.Client, a.prefix, queue, held)
+	return stream.Pause(ctx, a.redis.Client, a.prefix, queue, a.Name(), held)
 }
 
 // PauseWorkers is Pause, and also stops the workers of all groups from taking new messages, within about two seconds.
 // The workers finish the messages that they hold. Pause with held false resumes both.
 func (a *Admin) PauseWorkers(ctx context.Context, queue string) (changed bool, err error) {
-	return stream.PauseWorkers(ctx, a.redis.Client, a.prefix, queue)
+	return stream.PauseWorkers(ctx, a.redis.Client, a.prefix, queue, a.Name())
 }
 
 // Remembered returns until when an ID is refused because of an earlier message's dedup window (Dedup). It returns zero

@@ -50,6 +50,20 @@ func (a *Admin) Settings(ctx context.Context, queue, group string) ([]SettingInF
 	return policy.ReadInForce(ctx, a.redis.Client, a.prefix, queue, group)
 }
 
+// SettingChange is a recorded change of a setting of a queue or group: see [policy.Change].
+type SettingChange = policy.Change
+
+// SettingChanges returns the last changes of the settings of a queue and its groups, pauses among them, the newest
+// first, at most 50. It tells who made each change, if the program gave a name: see As. Changes that a program made
+// without this package are absent, so compare the newest change with the present value. The record expires a year
+// after the last change, and is deleted with the queue.
+func (a *Admin) SettingChanges(ctx context.Context, queue string) ([]SettingChange, error) {
+	if err := lua.CheckQueue(queue); err != nil {
+		return nil, err
+	}
+	return policy.ReadChanges(ctx, a.redis.Client, a.prefix, queue)
+}
+
 // GroupsWithSettings returns the groups of a queue that have settings of their own, sorted. Some of them may not exist.
 func (a *Admin) GroupsWithSettings(ctx context.Context, queue string) ([]string, error) {
 	if err := lua.CheckQueue(queue); err != nil {
@@ -80,5 +94,6 @@ func (a *Admin) WritePolicyOver(
 	if a.allowOldBridges {
 		levels = nil
 	}
-	return stream.WritePolicyOver(ctx, a.redis.Client, levels, a.prefix, queue, group, before, u)
+	return stream.WritePolicyOver(ctx, a.redis.Client, levels, a.prefix, queue,
+		stream.PolicyChange{Group: group, Update: u, Before: before, By: a.Name()})
 }

@@ -190,17 +190,20 @@ func pause(c *call) (int, any, error) {
 	}
 	var wasChanged bool
 	if workers {
-		wasChanged, err = c.op.PauseWorkers(c.Ctx, c.queue)
+		wasChanged, err = c.named().PauseWorkers(c.Ctx, c.queue)
 	} else {
-		wasChanged, err = c.op.Pause(c.Ctx, c.queue, true)
+		wasChanged, err = c.named().Pause(c.Ctx, c.queue, true)
 	}
 	return http.StatusOK, changed{wasChanged}, err
 }
+
+// named returns the handle of operators under the name of the caller's token, for the record of changes.
+func (c *call) named() *admin.Admin { return c.op.As("token " + c.Grant.Name()) }
 
 func resume(c *call) (int, any, error) {
 	if err := c.op.CheckKnown(c.Ctx, c.queue); err != nil {
 		return 0, nil, err
 	}
-	wasChanged, err := c.op.Pause(c.Ctx, c.queue, false) // false = not paused
+	wasChanged, err := c.named().Pause(c.Ctx, c.queue, false) // false = not paused
 	return http.StatusOK, changed{wasChanged}, err
 }

@@ -145,6 +145,10 @@ func TestAPolicyIsChangedOnlyAsItWasSeen(t *testing.T) {
 	r.do("PATCH", path, `[]`, json).refused(http.StatusBadRequest, typeMalformed)
 	r.do("POST", "/v1/queues/orders/pause", "").want(http.StatusOK).has(`{"changed":true}`)
 	r.do("POST", "/v1/queues/orders/pause", "").want(http.StatusOK).has(`{"changed":false}`)
+	changes := redistest.Must(r.op.SettingChanges(t.Context(), "orders"))
+	if len(changes) == 0 || changes[0].Setting != "held" || changes[0].By != "token all" {
+		t.Errorf("the record of the pause is %+v, want first a pause by token all", changes)
+	}
 	r.do("GET", path, "").has(`"held":true`)
 	r.do("POST", "/v1/queues/orders/pause?workers=true", "").want(http.StatusOK)
 	r.do("POST", "/v1/queues/orders/resume", "").want(http.StatusOK).has(`{"changed":true}`)

@@ -72,7 +72,7 @@ func changePolicy(c *call) (int, any, error) {
 		return 0, nil, &problem{Type: typeChanged, Status: http.StatusPreconditionFailed,
 			Detail: "the policy has changed since the version in If-Match: read it again"}
 	}
-	if err := c.op.WritePolicy(c.Ctx, c.queue, c.query["group"], update); err != nil {
+	if err := c.named().WritePolicy(c.Ctx, c.queue, c.query["group"], update); err != nil {
 		return 0, nil, err
 	}
 	return readPolicy(c)

@@ -261,6 +261,7 @@ func (c *controller) leftovers(state *State) error {
 			known[key] = true // their content is checked below
 		}
 		known[k.Policy], known[k.History] = true, true // the history stays for its retention time
+		known[k.Changes] = true                        // of the policy
 		if n, err := c.number("HLEN", k.Planned); err != nil {
 			return err
 		} else if n == 1 {

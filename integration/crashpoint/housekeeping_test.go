@@ -393,11 +393,11 @@ func housekeeping() []scenario {
 				s.Error("the policy is not what it must be")
 			}
 		}},
-		{script: "configure", state: "expected values", prepare: func(s *scene) func(rueidis.Client) error {
+		{script: "set_policy", state: "expected values", prepare: func(s *scene) func(rueidis.Client) error {
 			others(s)
 			s.do("HSET", s.k.Policy, "max_attempts", "3", "retry_min_ms", "1", "held", "0")
 			return func(c rueidis.Client) error {
-				_, err := lua.ConfigureOver(s.ctx, c, s.k.Policy, s.k.Wake,
+				_, err := lua.SetPolicy(s.ctx, c, s.k.As("token ana"),
 					[]lua.FieldValue{{Field: "max_attempts", Value: "3"}}, settings)
 				return err
 			}

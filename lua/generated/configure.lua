@@ -34,26 +34,17 @@ local function naming_key(failure, want)
 end
 local function main()
 do local may = redis.acl_check_cmd
-local lacks = may and (not may('HGET', KEYS[1], '0') and {'HGET', KEYS[1]}
-  or not may('HDEL', KEYS[1], '0') and {'HDEL', KEYS[1]}
+local lacks = may and (not may('HDEL', KEYS[1], '0') and {'HDEL', KEYS[1]}
   or not may('HSET', KEYS[1], '0', '0') and {'HSET', KEYS[1]}
   or not may('TYPE', KEYS[1]) and {'TYPE', KEYS[1]})
 if lacks then return redis.error_reply('NOPERM this user lacks ' .. lacks[1] .. ' on "' .. (lacks[2] or '') ..
   '", which script configure may need; nothing was changed') end end
-local settings, expected = KEYS[1], tonumber(ARGV[1])
+local settings = KEYS[1]
 local bad = wrong_type({settings, 'hash'})
 if bad then return bad end
-if not expected then return redis.error_reply('ERR expected does not parse') end
-local first = 2 * expected + 2 -- of the fields to write
-local wanted = {}
-for i = first, #ARGV, 2 do wanted[ARGV[i]] = ARGV[i + 1] end
-for i = 2, first - 1, 2 do
-  local stored = redis.call('HGET', settings, ARGV[i]) or ''
-  if stored ~= ARGV[i + 1] and stored ~= wanted[ARGV[i]] then return -1 end
-end
 redis.call('HDEL', settings, SEP)
 local changed = 0
-for i = first, #ARGV, 2 do
+for i = 1, #ARGV, 2 do
   if ARGV[i + 1] == '' then changed = changed + redis.call('HDEL', settings, ARGV[i])
   else changed = changed + redis.call('HSET', settings, ARGV[i], ARGV[i + 1]) end
 end
@@ -62,8 +53,7 @@ end
 local ok, reply = pcall(main)
 if ok then return reply end
 if is_denied(reply) then do local may = redis.acl_check_cmd
-local lacks = may and (not may('HGET', KEYS[1], '0') and {'HGET', KEYS[1]}
-  or not may('HDEL', KEYS[1], '0') and {'HDEL', KEYS[1]}
+local lacks = may and (not may('HDEL', KEYS[1], '0') and {'HDEL', KEYS[1]}
   or not may('HSET', KEYS[1], '0', '0') and {'HSET', KEYS[1]}
   or not may('TYPE', KEYS[1]) and {'TYPE', KEYS[1]})
 if lacks then return redis.error_reply('NOPERM this user lacks ' .. lacks[1] .. ' on "' .. (lacks[2] or '') ..

@@ -86,16 +86,24 @@ type Bulk struct {
 	client   rueidis.Client
 	prefix   string
 	observer observe.Observer // nil = no observer
+	by       string           // name in the histories of queues
 }
 
 // New returns a Bulk for a prefix ("" = lua.DefaultPrefix). It does not touch Redis.
 func New(c rueidis.Client, prefix string) *Bulk {
-	return &Bulk{client: c, prefix: cmp.Or(prefix, lua.DefaultPrefix)}
+	return &Bulk{client: c, prefix: cmp.Or(prefix, lua.DefaultPrefix), by: lua.Actor(lua.ActorOperator)}
 }
 
 // Observed returns a Bulk that reports cancelled and moved messages to an observer.
 func (b *Bulk) Observed(o observe.Observer) *Bulk {
-	return &Bulk{client: observe.Wrap(b.client, o), prefix: b.prefix, observer: o}
+	return &Bulk{client: observe.Wrap(b.client, o), prefix: b.prefix, observer: o, by: b.by}
+}
+
+// By returns a Bulk with another name in the histories of queues. By default it is that of this process.
+func (b *Bulk) By(name string) *Bulk {
+	named := *b
+	named.by = name
+	return &named
 }
 
 // Cancel takes messages out of the schedule. A message counted as changed will never be delivered, and its ID is free

@@ -139,7 +139,7 @@ func (r *run) walkAll(ctx context.Context, counts, before lua.Counts) error {
 }
 
 func (r *run) keys(partition int) lua.Keys {
-	return lua.NewKeys(r.b.prefix, lua.PartitionName(r.queue, partition)).As(lua.Actor(lua.ActorOperator))
+	return lua.NewKeys(r.b.prefix, lua.PartitionName(r.queue, partition)).As(r.b.by)
 }
 
 // walk walks one schedule, of about size members. It meets every member that is there from its beginning to its end. A

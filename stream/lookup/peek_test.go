@@ -98,7 +98,7 @@ func TestPeekShowsRetriesAndReadsLongSchedulesInSteps(t *testing.T) {
 	}
 	r.Enqueue(lua.Item{ID: "huge-1", When: lua.After(2 * time.Hour), Payload: make([]byte, 2<<20), Dedup: lua.Refuse},
 		lua.Item{ID: "huge-2", When: lua.After(2 * time.Hour), Payload: make([]byte, 2<<20), Dedup: lua.Refuse})
-	if _, err := stream.Pause(t.Context(), r.Client, r.Prefix, r.Queue, true); err != nil {
+	if _, err := stream.Pause(t.Context(), r.Client, r.Prefix, r.Queue, "", true); err != nil {
 		t.Fatal(err)
 	}
 	p := r.peek(5000, true)

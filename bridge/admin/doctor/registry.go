@@ -27,7 +27,7 @@ var kinds = []struct{ name, want string }{
 	{"due", "zset"}, {"payload", "hash"}, {"meta", "hash"}, {"stream", "stream"}, {"dead", "stream"}, {"wake", "stream"},
 	{"policy", "hash"}, {"seen", "zset"}, {"calm", "hash"}, {"recurring", "hash"}, {"planned", "hash"},
 	{"history", "stream"}, {"rate", "string"}, {"turns", "zset"}, {"leases", "zset"},
-	{"push", "hash"},
+	{"push", "hash"}, {"changes", "stream"},
 }
 
 // holding are the keys whose existence means that there is a queue. The others hold settings and tokens.
