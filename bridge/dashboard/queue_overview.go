@@ -22,7 +22,8 @@ type queueState struct {
 	Series   queueSeries
 	Groups   []queueGroup
 	Findings []doctor.Finding
-	Gone     bool // the queue does not exist any more
+	Recorded []admin.SettingChange // the last changes of settings, the newest first
+	Gone     bool                  // the queue does not exist any more
 }
 
 // slowWaiting is a wait for workers that is shown as a problem.
@@ -106,8 +107,43 @@ type queueReader struct {
 	fullNext time.Time
 	fullTook time.Duration
 	first    []admin.Due
+	changes  []admin.SettingChange
+	pauses   [2]bool // of the last sample: the queue and its workers are paused
 	line     []int64
 	series   queueSeries
+	done     map[string][]doneRate // by group, of the last half minute, oldest first
+}
+
+// doneRate is the rate of a group between two looks.
+type doneRate struct {
+	at   time.Time
+	rate float64
+}
+
+// meanDone replaces the rates of the last look by means over the time of queueState.Rates, so that a page tells one
+// number of done messages per second.
+func (r *queueReader) meanDone(groups []queueGroup) {
+	now, means := time.Now(), map[string][]doneRate{}
+	for i, g := range groups {
+		if g.Done == nil {
+			continue
+		}
+		rates := append(slices.Clone(r.done[g.Name]), doneRate{now, *g.Done})
+		for len(rates) > 1 && now.Sub(rates[0].at) > meanFor {
+			rates = rates[1:]
+		}
+		// The first rate is of a time before the others, of unknown length. It counts while there is no other.
+		sum, known := 0.0, 0.0
+		for j := 1; j < len(rates); j++ {
+			span := rates[j].at.Sub(rates[j-1].at).Seconds()
+			sum, known = sum+rates[j].rate*span, known+span
+		}
+		if known > 0 {
+			groups[i].Done = new(sum / known)
+		}
+		means[g.Name] = rates
+	}
+	r.done = means
 }
 
 func (r *queueReader) look(ctx context.Context) (sample, error) {
@@ -126,12 +162,13 @@ func (r *queueReader) look(ctx context.Context) (sample, error) {
 	changed := contents != r.contents
 	r.contents, r.moved = contents, r.moved || changed
 	if s.Now.Err == nil { // else a key has another type, and Now.Err tells it
-		if err := r.read(ctx, s.Now.Partitions, changed); err != nil {
+		if err := r.read(ctx, s.Now, changed); err != nil {
 			return sample{}, err
 		}
 	}
-	s.Full, s.First = r.full, r.first
+	s.Full, s.First, s.Recorded = r.full, r.first, r.changes
 	s.Groups = groupsOf(s.Now, s.Full)
+	r.meanDone(s.Groups)
 	bridges, err := r.op.Bridges(ctx)
 	all := r.adviser.Advise(ctx, admin.Seen{Samples: samples, Bridges: bridges, BridgesFailed: err != nil})
 	for _, f := range all {
@@ -179,7 +216,7 @@ func (s queueState) mark() string {
 	var text strings.Builder
 	text.WriteString(markOf(s.Now))
 	fmt.Fprintln(&text, s.Rates(), s.Late, s.Full.Turns, s.Full.WaitForKey, s.Full.LooksSeconds, s.Full.DedupWindows,
-		s.Full.MemoryBytes()>>10, s.Full.Warnings, s.Full.Policy.History, s.First)
+		s.Full.MemoryBytes()>>10, s.Full.Warnings, s.Full.Policy.History, s.First, s.Recorded)
 	for _, g := range s.Groups {
 		fmt.Fprintln(&text, g.Name, g.Dead, g.DeadApprox, g.Known)
 	}
@@ -190,17 +227,25 @@ func (s queueState) mark() string {
 }
 
 // read reads the first member of the schedule if the sample changed, and also the figures that cost more if it is time,
-// or if a viewer has changed something since.
-func (r *queueReader) read(ctx context.Context, partitions int, changed bool) error {
+// or if a viewer has changed something since. The changes of settings are read with these figures, and also when the
+// queue was paused or resumed.
+func (r *queueReader) read(ctx context.Context, now admin.QueueSample, changed bool) error {
 	begun := time.Now()
 	isTime := begun.After(r.fullNext) && (r.moved || begun.Sub(r.fullAt) > r.quiet())
 	isTime = isTime || r.hub.lastChange(r.queue).After(r.fullAt) && begun.Sub(r.fullAt) > fullShare*r.fullTook
-	if isTime || changed && partitions <= firstParts {
+	if isTime || changed && now.Partitions <= firstParts {
 		peeked, err := r.op.Peek(ctx, r.queue, 1, false)
 		if err != nil {
 			return err
 		}
 		r.first = peeked.Next
+	}
+	if pauses := [2]bool{now.Held, now.HeldWorkers}; isTime || pauses != r.pauses {
+		changes, err := r.op.SettingChanges(ctx, r.queue)
+		if err != nil {
+			return err
+		}
+		r.changes, r.pauses = changes, pauses
 	}
 	if !isTime {
 		return nil
@@ -249,7 +294,7 @@ func ofKnownQueue(do func(*request) (done, error)) func(*request) (done, error) 
 // pauseQueue, pauseWorkers and resumeQueue are the actions of the buttons below the title.
 func pauseQueue(q *request) (done, error) {
 	changed, err := q.op.Pause(q.ctx, q.queue(), true)
-	return q.paused(changed, err, "is paused: scheduled messages do not become ready. Ready messages are still delivered.")
+	return q.paused(changed, err, "is paused.")
 }
 
 func pauseWorkers(q *request) (done, error) {

@@ -73,6 +73,33 @@ func (r recurrenceRow) State() string {
 	return "active"
 }
 
+// mostPassed limits the occurrences that Passed counts.
+const mostPassed = 100
+
+// Passed returns the occurrences since the last message, the oldest first, at most mostPassed. They got no message: with
+// the overlap policy skip because that message was not finished, or because the recurrence was paused. It is for
+// recurrences with this policy only: others miss occurrences for reasons that State tells.
+func (r recurrenceRow) Passed() (passed []time.Time) {
+	if r.State() != "active" || r.Spec.Overlap != bridge.OverlapSkip || r.Last.IsZero() {
+		return nil
+	}
+	schedule, err := r.Spec.Compile()
+	if err != nil {
+		return nil
+	}
+	for at := r.Last; len(passed) < mostPassed; {
+		next, ok := schedule.Next(at)
+		if !ok || !next.Before(r.Next[0]) {
+			break
+		}
+		passed, at = append(passed, next), next
+	}
+	return passed
+}
+
+// PassedMore reports whether Passed has left some out.
+func (r recurrenceRow) PassedMore() bool { return len(r.Passed()) == mostPassed }
+
 // Address returns the address of a page about the recurrence.
 func (r recurrenceRow) Address(page string) string {
 	return recurrenceAddress(page, r.Spec.Queue, r.Spec.Name)

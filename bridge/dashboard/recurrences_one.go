@@ -43,7 +43,18 @@ type pastRun struct {
 	At       time.Time
 	ByHand   bool
 	Planned  bool // the plan names it, so there was a message
+	IsOpen   bool // a group has not finished the message
 	Outcomes []runOutcome
+}
+
+// Blocker returns the last message if it is not finished, so that occurrences after it are left out; nil otherwise.
+func (v recurrenceView) Blocker() *pastRun {
+	for i, run := range v.Past {
+		if run.ID == v.LastID && run.IsOpen {
+			return &v.Past[i]
+		}
+	}
+	return nil
 }
 
 // runOutcome is the outcome of a message, for one group or for all.
@@ -92,7 +103,7 @@ func (q *request) readPast(s bridge.RecurrenceState) []pastRun {
 	defer end()
 	runs := lastRuns(ctx, s, time.Now())
 	for i := range runs {
-		runs[i].Outcomes = q.outcomesOf(ctx, s.Spec.Queue, runs[i])
+		q.addOutcomes(ctx, s.Spec.Queue, &runs[i])
 	}
 	return runs
 }
@@ -120,16 +131,23 @@ func lastRuns(ctx context.Context, s bridge.RecurrenceState, now time.Time) (run
 	return runs[:min(len(runs), pastShown)]
 }
 
-// outcomesOf tells what became of a message: from the places that hold it, and from the history of its queue.
-func (q *request) outcomesOf(ctx context.Context, queue string, run pastRun) []runOutcome {
+// addOutcomes tells what became of a message: from the places that hold it, and from the history of its queue.
+func (q *request) addOutcomes(ctx context.Context, queue string, run *pastRun) {
 	places, err := q.op.Locate(ctx, queue, run.ID)
 	if err != nil && !errors.Is(err, admin.ErrNotFound) {
-		return []runOutcome{notFoundOut(err)}
+		run.Outcomes = []runOutcome{notFoundOut(err)}
+		return
 	}
-	var outcomes []runOutcome
 	for _, p := range places {
-		outcomes = append(outcomes, placeOutcome(p))
+		run.IsOpen = run.IsOpen || p.State != admin.StateDead
+		run.Outcomes = append(run.Outcomes, placeOutcome(p))
 	}
+	run.Outcomes = q.toldOutcomes(ctx, queue, *run)
+}
+
+// toldOutcomes returns the outcomes of a message with those that the history of its queue tells.
+func (q *request) toldOutcomes(ctx context.Context, queue string, run pastRun) []runOutcome {
+	outcomes := run.Outcomes
 	story, err := q.op.Story(ctx, run.ID, admin.StoryOptions{Queues: []string{queue}})
 	isTold := err == nil
 	switch {

@@ -252,8 +252,9 @@ func TestRecurrenceTellsWhatBecameOfItsMessages(t *testing.T) {
 		return text
 	}
 	contains(t, page(), "It had no occurrence yet.")
-	never := r.request(v).outcomesOf(t.Context(), r.Queue, pastRun{ID: "tick@1700000000000"})
-	redistest.Want(t, "a message that never was", fmt.Sprint(never), "[{no trace: it is gone, or was never planned }]")
+	never := pastRun{ID: "tick@1700000000000"}
+	r.request(v).addOutcomes(t.Context(), r.Queue, &never)
+	redistest.Want(t, "a message that never was", fmt.Sprint(never.Outcomes), "[{no trace: it is gone, or was never planned }]")
 	first := run()
 	contains(t, page(), first, "ready, waits for g")
 	entries := r.Take("g", "c", 1)
@@ -270,6 +271,56 @@ func TestRecurrenceTellsWhatBecameOfItsMessages(t *testing.T) {
 		t.Fatal(err)
 	}
 	contains(t, page(), second, "dead for g: max_attempts", "done by g")
+}
+
+// A recurrence whose message hangs leaves out each occurrence, and looked active. Both pages must tell it.
+func TestRecurrenceTellsThatOccurrencesAreLeftOut(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t), nil)
+	r.Groups("g")
+	r.recur(bridge.Recurrence{Name: "tick", Every: time.Second, Overlap: bridge.OverlapSkip})
+	receipt, err := r.op.RunRecurrence(t.Context(), r.Queue, "tick")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.op.MakeReady(t.Context(), r.Queue); err != nil {
+		t.Fatal(err)
+	}
+	entries := r.Take("g", "c", 1)
+	v := r.viewer(operate, r.Queue)
+	page := "recurrence?queue=" + r.Queue + "&name=tick"
+	text := v.eventuallyShows(page, "had no message:")
+	contains(t, text, receipt.ID, "is not finished\n(being worked on by g).", "They are left out")
+	v.eventuallyShows("recurrences?queue="+r.Queue, "since then had no message")
+
+	if _, err := lua.Ack(t.Context(), r.Client, r.Keys, "g", []lua.Held{{Entry: entries[0]}}); err != nil {
+		t.Fatal(err)
+	}
+	text = v.eventuallyShows(page, "had no message.")
+	lacks(t, text, "They are left out")
+}
+
+// Only occurrences before the next one may count, and only those of a recurrence that leaves occurrences out.
+func TestPassedOccurrences(t *testing.T) {
+	t.Parallel()
+	last := time.Date(2026, 3, 30, 12, 0, 0, 0, time.UTC)
+	skips := bridge.Recurrence{Name: "n", Queue: "q", Every: time.Minute, Overlap: bridge.OverlapSkip}
+	allows, paused := skips, skips
+	allows.Overlap, paused.Paused = bridge.OverlapAllow, true
+	for _, c := range []struct {
+		what  string
+		state bridge.RecurrenceState
+		want  int
+	}{
+		{"none", bridge.RecurrenceState{Spec: skips, Last: last, Next: []time.Time{last.Add(time.Minute)}}, 0},
+		{"two", bridge.RecurrenceState{Spec: skips, Last: last, Next: []time.Time{last.Add(3 * time.Minute)}}, 2},
+		{"many", bridge.RecurrenceState{Spec: skips, Last: last, Next: []time.Time{last.Add(time.Hour * 99)}}, mostPassed},
+		{"another policy", bridge.RecurrenceState{Spec: allows, Last: last, Next: []time.Time{last.Add(time.Hour)}}, 0},
+		{"paused", bridge.RecurrenceState{Spec: paused, Last: last, Next: []time.Time{last.Add(time.Hour)}}, 0},
+		{"no message yet", bridge.RecurrenceState{Spec: skips, Next: []time.Time{last.Add(time.Hour)}}, 0},
+	} {
+		redistest.Want(t, c.what, len(recurrenceRow{c.state}.Passed()), c.want)
+	}
 }
 
 // Past occurrences must be those of the spec, the newest first, also across a change of the clocks.

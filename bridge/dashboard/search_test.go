@@ -308,6 +308,12 @@ func (v *viewer) changeFound(form url.Values, want string) (page, text string) {
 
 var fieldPattern = regexp.MustCompile(`<input type="hidden" name="([^"]*)" value="([^"]*)">`)
 
+// confirmed returns a form with the typed confirmation.
+func confirmed(form url.Values, word string) url.Values {
+	form.Set("confirm", word)
+	return form
+}
+
 // nextForm returns the fields of the form that a job's page offers.
 func nextForm(text string) url.Values {
 	_, form, _ := strings.Cut(text, `id="job-next"`)
@@ -412,13 +418,15 @@ func TestEveryChangeOfWhatWasFound(t *testing.T) {
 					}
 					form = nextForm(text)
 					form.Set("rate", "1000")
-					if c.kind == admin.ActPurge {
+					asks := map[admin.ActionKind]bool{admin.ActPurge: true, admin.ActCancel: which == whichAll,
+						admin.ActExpire: which == whichAll}
+					if asks[c.kind] {
 						status, text := v.post("do-search", form)
 						redistest.Want(t, "status without the confirmation", status, http.StatusBadRequest)
 						if !strings.Contains(text, "#field-confirm") {
 							t.Errorf("the page does not ask for the confirmation:\n%s", text)
 						}
-						form.Set("confirm", confirmation)
+						form.Set("confirm", string(c.kind))
 					}
 				}
 				v.changeFound(form, done)
@@ -503,7 +511,7 @@ func TestAStoppedChangeGoesOn(t *testing.T) {
 	}
 	v := r.viewer([]access.Verb{access.Operate}, "*")
 	form := url.Values{"which": {whichAll}, "kind": {"cancel"}, "query": {"q=needle"}, "phase": {asText}, "run": {"1"},
-		"rate": {"4"}}
+		"rate": {"4"}, "confirm": {"cancel"}}
 	page, _ := v.changeFound(form, "Stop</button>")
 	left := func() int64 { return r.Number("ZCARD", r.Keys.Due) }
 	redistest.Eventually(t, 10*time.Second, func() (bool, string) { return left() < all, "nothing is changed" })
@@ -521,7 +529,7 @@ func TestAStoppedChangeGoesOn(t *testing.T) {
 	if changed := fmt.Sprintf(`<dt>Changed</dt><dd><data value="%d">`, all-rest); !strings.Contains(text, changed) {
 		t.Errorf("the page does not tell that %d were changed:\n%s", all-rest, text)
 	}
-	v.changeFound(nextForm(text), fmt.Sprintf("Done: %d messages were changed", rest))
+	v.changeFound(confirmed(nextForm(text), "cancel"), fmt.Sprintf("Done: %d messages were changed", rest))
 	redistest.Want(t, "messages that are left", left(), 0)
 }
 
@@ -535,12 +543,12 @@ func TestAChangeSaysThatRedisIsAway(t *testing.T) {
 	}
 	v := r.viewer([]access.Verb{access.Operate}, "*")
 	form := url.Values{"which": {whichAll}, "kind": {"cancel"}, "query": {"q=needle"}, "phase": {asText}, "run": {"1"},
-		"rate": {"2"}}
+		"rate": {"2"}, "confirm": {"cancel"}}
 	page, _ := v.changeFound(form, "Stop</button>")
 	s.Stop()
 	text := v.eventuallyShows(page, "Failed:")
 	s.Start()
-	v.changeFound(nextForm(text), "Done:")
+	v.changeFound(confirmed(nextForm(text), "cancel"), "Done:")
 	redistest.Want(t, "messages that are left", r.Number("ZCARD", r.Keys.Due), 0)
 }
 
@@ -564,7 +572,7 @@ func TestMoreThanThePageShows(t *testing.T) {
 	}
 	form := url.Values{"which": {whichAll}, "kind": {"cancel"}, "query": {"q=needle"}, "phase": {asText}}
 	_, text := v.changeFound(form, "Counted: 520 messages")
-	v.changeFound(nextForm(text), "Done: 520 messages")
+	v.changeFound(confirmed(nextForm(text), "cancel"), "Done: 520 messages")
 	redistest.Want(t, "messages that are left", r.Number("ZCARD", r.Keys.Due), 0)
 }
 

@@ -29,8 +29,15 @@ const loadOfJob = 0.05
 // leastChangeRate is the least number of changes per second, so that a job does not hold its place for ever.
 const leastChangeRate = 0.01
 
-// confirmation is the word that a viewer types before messages are deleted.
-const confirmation = "purge"
+// confirmation returns the word that a viewer types before a change that cannot be undone: before each purge, and before
+// all that match are cancelled or expire; "" = none.
+func (f foundForm) confirmation() string {
+	switch kind := f.what.Kind; {
+	case kind == admin.ActPurge, f.which == whichAll && (kind == admin.ActCancel || kind == admin.ActExpire):
+		return string(kind)
+	}
+	return ""
+}
 
 // Values of the field "which".
 const (
@@ -122,8 +129,8 @@ func (q *request) readAction(f *foundForm) error {
 				leastChangeRate))
 		}
 	}
-	if f.run && f.what.Kind == admin.ActPurge && q.query.Get("confirm") != confirmation {
-		add("confirm", lua.Invalid("confirm", q.query.Get("confirm"), "must be %q", confirmation))
+	if want := f.confirmation(); f.run && want != "" && q.query.Get("confirm") != want {
+		add("confirm", lua.Invalid("confirm", q.query.Get("confirm"), "must be %q", want))
 	}
 	return errors.Join(errs...)
 }
@@ -241,9 +248,7 @@ func (q *request) nextForm(f foundForm) *jobNext {
 		}
 	}
 	n.Fields = append(n.Fields, jobField{"run", "1"})
-	if f.what.Kind == admin.ActPurge {
-		n.Confirm = confirmation
-	}
+	n.Confirm = f.confirmation()
 	return n
 }
 

@@ -145,7 +145,7 @@ func TestAdviceNamesEachTroubleAndNothingElse(t *testing.T) {
 		}), "", ""},
 		{"a handler takes longer than usual", group(func(g *sizes.GroupSizes) {
 			g.HeldLongest, g.Usual = held(61*time.Second), ms(200*time.Millisecond)
-		}), "D413", "web-1 for 1m1s; deliveries usually take 200ms. Next: duestream pending emails --group g"},
+		}), "D413", "web-1 for 1m1s; deliveries usually end within 200ms. Next: duestream pending emails --group g"},
 		{"handlers take long", group(func(g *sizes.GroupSizes) {
 			g.HeldLongest, g.Usual = held(9*time.Minute), &minute
 		}), "", ""},

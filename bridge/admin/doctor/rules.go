@@ -80,7 +80,7 @@ func heldFound(count int64, held time.Duration, consumer string, usual *time.Dur
 	if usual == nil {
 		return found + "; how long deliveries usually take is not known"
 	}
-	return found + fmt.Sprintf("; deliveries usually take %s", usual.Round(time.Millisecond))
+	return found + fmt.Sprintf("; deliveries usually end within %s", usual.Round(time.Millisecond))
 }
 
 // abandonedAfter returns the idle time of a pending entry by which a bridge should have reclaimed it. It is more than

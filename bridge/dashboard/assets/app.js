@@ -22,6 +22,7 @@
 
   // localize shows the times and numbers below an element in the viewer's language. The exact values stay in the title.
   function localize(root) {
+    requestAnimationFrame(hintScroll); // after the texts below have their width
     for (const element of root.querySelectorAll('time[datetime]')) {
       const time = new Date(element.dateTime);
       if (Number.isNaN(time.valueOf())) continue;
@@ -34,6 +35,17 @@
       if (element.textContent !== text) element.textContent = text;
     }
   }
+
+  // hintScroll marks the tables that go on to the right, which a phone shows with no scroll bar.
+  function hintScroll() {
+    for (const box of document.querySelectorAll('.scroll')) {
+      const rest = box.scrollWidth - box.clientWidth - box.scrollLeft;
+      box.classList.toggle('more', rest > 2);
+    }
+  }
+
+  document.addEventListener('scroll', hintScroll, {capture: true, passive: true});
+  addEventListener('resize', hintScroll);
 
   // ---- updates ----------------------------------------------------------------------------------------------------
 

@@ -131,7 +131,7 @@ func (b *browser) act(kind, rate string) {
 	if b.count("#job-next #field-confirm") > 0 {
 		b.looks("job-confirm")
 		redistest.Want(b.t, "buttons that work", b.count("#job-next button:enabled"), 0)
-		b.fill("#field-confirm", "purge")
+		b.fill("#field-confirm", kind)
 	}
 	if rate != "" {
 		b.fill("#field-rate", rate)

@@ -34,6 +34,7 @@ type Listener struct {
 	socket net.Listener
 	log    *slog.Logger
 	what   string
+	page   string        // Options.Dashboard
 	conns  int           // limit of open connections
 	served chan struct{} // closed when the server takes no more connections; nil before Serve
 }
@@ -43,6 +44,10 @@ type Options struct {
 	What string                          // purpose, for log lines
 	Wrap func(http.Handler) http.Handler // wraps the handler of all requests; may be nil
 	TLS  *tls.Config                     // nil for plain HTTP
+
+	// Dashboard is the path of the page for people, such as "/dashboard/"; "" = none. The log line of Serve tells its
+	// address.
+	Dashboard string
 
 	// Connections limits the open connections. Further ones wait to be accepted. Default 64. A handler that keeps
 	// connections open, such as one that streams, needs more, because each of its clients uses one.
@@ -66,7 +71,7 @@ func ListenWith(addr string, log *slog.Logger, o Options) (*Listener, error) {
 	}
 	base, cancel := context.WithCancel(context.Background())
 	l := &Listener{mux: http.NewServeMux(), socket: socket, log: log, what: cmp.Or(o.What, "metrics and health"),
-		conns: cmp.Or(o.Connections, maxConns)}
+		page: o.Dashboard, conns: cmp.Or(o.Connections, maxConns)}
 	var handler http.Handler = l.mux
 	if o.Wrap != nil {
 		handler = o.Wrap(handler)
@@ -95,7 +100,15 @@ func (l *Listener) Serve() {
 			l.log.Error("the listener for "+l.what+" ended", slog.Any("error", err))
 		}
 	}()
-	l.log.Info("listens for "+l.what, slog.String("address", l.Addr()))
+	about := []any{slog.String("address", l.Addr())}
+	if l.page != "" {
+		scheme := "http"
+		if l.server.TLSConfig != nil {
+			scheme = "https"
+		}
+		about = append(about, slog.String("dashboard", scheme+"://"+l.Addr()+l.page))
+	}
+	l.log.Info("listens for "+l.what, about...)
 }
 
 // Answer runs s.Serve, or s.ServeTLS if the server has a TLS configuration.

@@ -74,6 +74,9 @@ func TestOperatorsHaveADashboard(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "token")
 			process := c.Start(append(args, "--admin", "127.0.0.1:0", "--first-token-file", file)...)
 			at := "http://" + process.ListensFor("operators")
+			if page := at + "/dashboard/"; !strings.Contains(process.Err.String(), `"dashboard":"`+page+`"`) {
+				t.Errorf("the log does not tell the address %s:\n%s", page, process.Err.String())
+			}
 			if len(args) > 1 {
 				process.ListensFor("requests")
 			}

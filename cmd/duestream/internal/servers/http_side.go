@@ -71,7 +71,7 @@ func (h *httpSide) listen() (err error) {
 		}
 	}
 	open := listener.Open{Paths: []string{"/healthz", "/readyz"}, Free: isDashboard}
-	operators := listener.Options{What: "operators", Connections: dashboardConnections,
+	operators := listener.Options{What: "operators", Connections: dashboardConnections, Dashboard: dashboardPath + "/",
 		Wrap: func(next http.Handler) http.Handler { return accounts.Guard(next, open) }}
 	if h.o.tls.Cert != "" {
 		if h.certs, err = certs.Open(h.o.tls, h.log); err != nil {
