@@ -5,7 +5,8 @@
 //	a, err := admin.New(redis, "")
 //	stats, err := a.Stats(ctx, "emails")
 //	letters := a.DeadLetters()
-//	result, err := letters.RedriveMatching(ctx, "emails", admin.LetterFilter{Group: "sender"}, admin.RedriveOptions{Rate: 100})
+//	filter := admin.LetterFilter{Group: "sender"}
+//	result, err := letters.RedriveMatching(ctx, "emails", filter, admin.RedriveOptions{Rate: 100})
 //
 // An invalid name of a queue or group, or an invalid ID, gives bridge.ErrInvalid before Redis is touched. Every method
 // that calls the server may return bridge.ErrUnavailable, bridge.ErrDenied (it needs the rights of the user "operator"
