@@ -19,14 +19,16 @@ import (
 func scripts() []*script {
 	return []*script{
 		ackScript, cancelScript, cancelEntriesScript,
-		cancelRetriesScript, configureScript, deleteEmptyScript, drainScript, dropConsumerScript, dropGroupsScript, enqueueScript,
+		cancelRetriesScript, configureScript, deleteEmptyScript, drainScript, dropConsumerScript, dropGroupsScript,
+		enqueueScript,
 		enqueueFreshScript,
 		ensureGroupScript, expireScript, exportScript, extendScript, findEntriesScript,
 		findLostScript, findOrphansScript, findUnfinishedScript,
 		glanceScript, heartbeatScript, orphansScript, passTurnsScript, planScript, receiveScript, reclaimScript, recurScript,
 		redriveScript, registerScript,
 		removeRecurrenceScript, rescheduleScript, rescheduleRetriesScript,
-		restoreScript, retryScript, runRecurrenceScript, searchDueScript, searchEntriesScript, setPolicyScript, setTargetScript,
+		restoreScript, retryScript, runRecurrenceScript, searchDueScript, searchEntriesScript, setPolicyScript,
+		setTargetScript,
 		signalScript, surveyScript, takeScript, trimScript,
 		versionsScript, withdrawScript,
 	}
@@ -34,8 +36,9 @@ func scripts() []*script {
 
 // types is the data model: the type of each key that a header may name.
 var types = map[string]string{
-	"due": "zset", "payload": "hash", "meta": "hash", "stream": "stream", "dead": "stream", "wake": "stream", "policy": "hash",
-	"seen": "zset", "calm": "hash", "recurring": "hash", "planned": "hash", "history": "stream", "rate": "string",
+	"due": "zset", "payload": "hash", "meta": "hash", "stream": "stream", "dead": "stream", "wake": "stream",
+	"policy": "hash",
+	"seen":   "zset", "calm": "hash", "recurring": "hash", "planned": "hash", "history": "stream", "rate": "string",
 	"turns": "zset", "leases": "zset", "push": "hash", "changes": "stream",
 	"bucket": "string",
 	"queues": "hash", "bridges": "zset", "settings": "hash", "fields": "hash",
@@ -79,7 +82,8 @@ func TestHeaders(t *testing.T) {
 // checkBody compares the body with its header: how keys and arguments are bound, which types are checked, and which
 // keys are used.
 func checkBody(t *testing.T, h assemble.Header, text string) {
-	for _, forbidden := range []string{"#!", "cmsgpack", "redis.setresp", "loadstring", "redis.replicate_commands", "redis.REPL",
+	for _, forbidden := range []string{"#!", "cmsgpack", "redis.setresp", "loadstring", "redis.replicate_commands",
+		"redis.REPL",
 		"cjson.null"} {
 		if strings.Contains(text, forbidden) {
 			t.Errorf("uses %s", forbidden)
@@ -93,7 +97,8 @@ func checkBody(t *testing.T, h assemble.Header, text string) {
 			bound[strings.TrimSuffix(strings.TrimPrefix(values[i], "tonumber("), ")")] = names[i]
 		}
 	}
-	for _, m := range regexp.MustCompile(`(\w+) = (?:delay_list\()?((?:KEYS|ARGV)\[\d+\])`).FindAllStringSubmatch(text, -1) {
+	inTable := regexp.MustCompile(`(\w+) = (?:delay_list\()?((?:KEYS|ARGV)\[\d+\])`)
+	for _, m := range inTable.FindAllStringSubmatch(text, -1) {
 		if bound[m[2]] == "" {
 			bound[m[2]] = m[1]
 		}

@@ -107,7 +107,8 @@ func TestScriptRefusesWhatDoesNotFitItsHeader(t *testing.T) {
 	for _, c := range []struct {
 		s          *script
 		keys, args int
-	}{{ackScript, 2, 4}, {ackScript, 3, 1}, {ackScript, 3, 3}, {trimScript, 2, 4}, {surveyScript, 5, 1}, {surveyScript, 6, 0},
+	}{{ackScript, 2, 4}, {ackScript, 3, 1}, {ackScript, 3, 3}, {trimScript, 2, 4}, {surveyScript, 5, 1},
+		{surveyScript, 6, 0},
 		{surveyScript, 6, 2}} {
 		if _, err := c.s.run(b.ctx, b.c, make([]string, c.keys), make([]string, c.args)); err == nil {
 			t.Errorf("%s accepted %d keys and %d arguments", c.s.name, c.keys, c.args)

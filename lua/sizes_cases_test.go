@@ -11,7 +11,8 @@ func ordeals() map[string]func(*ordeal) {
 	return map[string]func(*ordeal){
 		"drain": (*ordeal).drain, "enqueue": (*ordeal).enqueue, "enqueue_fresh": (*ordeal).enqueueFresh,
 		"cancel": (*ordeal).cancel, "reschedule": (*ordeal).reschedule,
-		"cancel_retries": (*ordeal).walkCancelling, "reschedule_retries": (*ordeal).walkRescheduling, "export": (*ordeal).export,
+		"cancel_retries": (*ordeal).walkCancelling, "reschedule_retries": (*ordeal).walkRescheduling,
+		"export":         (*ordeal).export,
 		"cancel_entries": (*ordeal).cancelEntries,
 		"expire":         (*ordeal).expire,
 		"orphans":        (*ordeal).orphans, "find_orphans": (*ordeal).findOrphans, "find_lost": (*ordeal).findLost,
@@ -168,7 +169,8 @@ func (o *ordeal) walk(step func(w Walk, id string) (string, error)) {
 	bodies := 0
 	for i, size := range o.sizes("retry", o.number("retries", 1, 60)) {
 		member := Member{Kind: MemberRetry, ID: "again", Group: "g", Of: fmt.Sprint(i, "-1")}.String()
-		commands = append(commands, []string{"ZADD", o.b.k.Due, "5", member}, []string{"HSET", o.b.k.Payload, member, pad(size)},
+		commands = append(commands, []string{"ZADD", o.b.k.Due, "5", member}, []string{"HSET", o.b.k.Payload, member,
+			pad(size)},
 			[]string{"HSET", o.b.k.Meta, member, `{"id":"again","for":"g","attempt":"2"}`})
 		o.seen(len(member), size+100)
 		bodies += size + 100
@@ -219,7 +221,8 @@ func (o *ordeal) entries(key string, n int, extra ...string) (ids []string) {
 	for i, size := range o.sizes("entry", n) {
 		id := fmt.Sprintf("17000000%05d-%d", i/9, i%9)
 		ids = append(ids, id)
-		commands = append(commands, append([]string{"XADD", key, id, "id", "m" + strconv.Itoa(i), "payload", pad(size), "attempt",
+		commands = append(commands, append([]string{"XADD", key, id, "id", "m" + strconv.Itoa(i), "payload",
+			pad(size), "attempt",
 			"1", "due_ms", "5"}, extra...))
 		o.seen(0, size+200)
 	}
@@ -305,7 +308,8 @@ func (o *ordeal) retry() {
 	action := []Action{ActionRetry, ActionDead, ActionRelease}[o.number("action", 0, 2)]
 	var batch []Failure
 	for _, id := range o.some(ids, o.number("batch", 1, 100)) {
-		batch = append(batch, Failure{Held: Held{Entry: id}, Action: action, Delay: -1, Reason: ReasonMaxAttempts, Error: "e"})
+		batch = append(batch, Failure{Held: Held{Entry: id}, Action: action, Delay: -1, Reason: ReasonMaxAttempts,
+			Error: "e"})
 	}
 	_, err := Retry(o.b.ctx, o.scale, o.b.k, "g", policy, batch)
 	o.must(err)
@@ -315,8 +319,9 @@ func (o *ordeal) reclaim() {
 	o.held(2)
 	cursor := ""
 	for range 3 {
-		r, err := Reclaim(o.b.ctx, o.scale, o.b.k, ReclaimArgs{Group: "g", Attempts: policy, MinIdle: time.Second, Cursor: cursor,
-			Limit: 100, MaxBytes: o.budget})
+		r, err := Reclaim(o.b.ctx, o.scale, o.b.k, ReclaimArgs{Group: "g", Attempts: policy, MinIdle: time.Second,
+			Cursor: cursor,
+			Limit:  100, MaxBytes: o.budget})
 		o.must(err)
 		if cursor = r.Cursor; cursor == "" {
 			return

@@ -285,7 +285,8 @@ func calls() []call {
 			return err
 		}},
 		{planScript, queue(func(k Keys) []string { return k.ofRecurrences(k.Wake) }), func(b *testQueue) error {
-			_, _, err := PlanOccurrences(b.ctx, b.c, b.k, "r", "v t 3-3 1 3", upTo(time.UnixMilli(4)), []byte("p"), `{"h:a":"b"}`,
+			_, _, err := PlanOccurrences(b.ctx, b.c, b.k, "r", "v t 3-3 1 3", upTo(time.UnixMilli(4)), []byte("p"),
+				`{"h:a":"b"}`,
 				[]Occurrence{{At: time.UnixMilli(4), Due: time.UnixMilli(4)}})
 			return err
 		}},

@@ -5,19 +5,25 @@ import "slices"
 // usersOf names, for each script, the users of docs/operations/users.md whose programs run it. Package integration/acl
 // derives that from the sources, too, and fails if this differs. The operator runs all scripts.
 var usersOf = map[string][]string{
-	"ack": {"gateway", "worker"}, "cancel": {"gateway", "producer"}, "cancel_entries": {"gateway"}, "cancel_retries": {"gateway", "producer"}, "configure": {"bridge", "gateway"}, "delete_empty": nil, "drain": {"bridge", "gateway"},
+	"ack": {"gateway", "worker"}, "cancel": {"gateway", "producer"}, "cancel_entries": {"gateway"},
+	"cancel_retries": {"gateway", "producer"}, "configure": {"bridge", "gateway"}, "delete_empty": nil,
+	"drain":         {"bridge", "gateway"},
 	"drop_consumer": {"bridge", "worker"}, "drop_groups": nil,
 	"enqueue": {"bridge", "gateway", "producer"}, "enqueue_fresh": {"gateway", "producer"},
 	"ensure_group": {"gateway", "worker"}, "expire": {"gateway"}, "export": {"bridge"},
 	"glance": {"gateway"},
 	"extend": {"gateway", "worker"}, "find_entries": {"gateway"}, "find_lost": {"doctor"},
-	"find_orphans": {"doctor"}, "find_unfinished": {"bridge", "gateway"}, "heartbeat": {"bridge"}, "orphans": {"bridge"}, "pass_turns": {"bridge"},
-	"plan": {"bridge", "gateway"}, "recur": {"bridge", "gateway"}, "remove_recurrence": {"bridge", "gateway"}, "run_recurrence": {"gateway"},
-	"receive": {"gateway"}, "reclaim": {"bridge"}, "redrive": {"gateway"}, "register": {"bridge", "gateway", "producer", "worker"}, "reschedule": {"gateway", "producer"},
+	"find_orphans": {"doctor"}, "find_unfinished": {"bridge", "gateway"}, "heartbeat": {"bridge"},
+	"orphans": {"bridge"}, "pass_turns": {"bridge"},
+	"plan": {"bridge", "gateway"}, "recur": {"bridge", "gateway"}, "remove_recurrence": {"bridge", "gateway"},
+	"run_recurrence": {"gateway"},
+	"receive":        {"gateway"}, "reclaim": {"bridge"}, "redrive": {"gateway"},
+	"register": {"bridge", "gateway", "producer", "worker"}, "reschedule": {"gateway", "producer"},
 	"reschedule_retries": {"gateway", "producer"}, "restore": nil,
 	"retry": {"gateway", "worker"}, "search_due": {"gateway"}, "search_entries": {"gateway"}, "set_policy": {"gateway"},
 	"set_target": nil,
-	"signal":     {"bridge", "gateway", "producer", "worker"}, "survey": {"bridge"}, "take": {"gateway"}, "trim": {"bridge"},
+	"signal":     {"bridge", "gateway", "producer", "worker"}, "survey": {"bridge"}, "take": {"gateway"},
+	"trim":     {"bridge"},
 	"versions": {"gateway", "producer"}, "withdraw": {"bridge"},
 }
 

@@ -76,9 +76,9 @@ func (r recurrenceRow) State() string {
 // mostPassed limits the occurrences that Passed counts.
 const mostPassed = 100
 
-// Passed returns the occurrences since the last message, the oldest first, at most mostPassed. They got no message: with
-// the overlap policy skip because that message was not finished, or because the recurrence was paused. It is for
-// recurrences with this policy only: others miss occurrences for reasons that State tells.
+// Passed returns the occurrences since the last message, the oldest first, at most mostPassed. They got no message,
+// because that message was not finished, or because the recurrence was paused. It is for recurrences with the overlap
+// policy skip only: others miss occurrences for reasons that State tells.
 func (r recurrenceRow) Passed() (passed []time.Time) {
 	if r.State() != "active" || r.Spec.Overlap != bridge.OverlapSkip || r.Last.IsZero() {
 		return nil

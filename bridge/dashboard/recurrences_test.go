@@ -254,7 +254,8 @@ func TestRecurrenceTellsWhatBecameOfItsMessages(t *testing.T) {
 	contains(t, page(), "It had no occurrence yet.")
 	never := pastRun{ID: "tick@1700000000000"}
 	r.request(v).addOutcomes(t.Context(), r.Queue, &never)
-	redistest.Want(t, "a message that never was", fmt.Sprint(never.Outcomes), "[{no trace: it is gone, or was never planned }]")
+	redistest.Want(t, "a message that never was", fmt.Sprint(never.Outcomes),
+		"[{no trace: it is gone, or was never planned }]")
 	first := run()
 	contains(t, page(), first, "ready, waits for g")
 	entries := r.Take("g", "c", 1)

@@ -29,8 +29,8 @@ const loadOfJob = 0.05
 // leastChangeRate is the least number of changes per second, so that a job does not hold its place for ever.
 const leastChangeRate = 0.01
 
-// confirmation returns the word that a viewer types before a change that cannot be undone: before each purge, and before
-// all that match are cancelled or expire; "" = none.
+// confirmation returns the word that a viewer types before a change that cannot be undone: before each purge, and
+// before all that match are cancelled or expire; "" = none.
 func (f foundForm) confirmation() string {
 	switch kind := f.what.Kind; {
 	case kind == admin.ActPurge, f.which == whichAll && (kind == admin.ActCancel || kind == admin.ActExpire):

@@ -113,8 +113,9 @@ func (c *controller) comeToRest() (State, error) {
 	}
 	for _, place := range c.places[:len(c.places)-1] {
 		if late, err := c.endedWindows(place, 10*time.Second); err != nil || late > 0 {
-			state.Left = append(state.Left, fmt.Sprintf("%d dedup windows of %s ended more than 10s ago and are still there (%v)",
-				late, place, err))
+			state.Left = append(state.Left,
+				fmt.Sprintf("%d dedup windows of %s ended more than 10s ago and are still there (%v)",
+					late, place, err))
 		}
 	}
 	c.holder.signal(finishHolding)

@@ -51,14 +51,16 @@ func TestPeekMergesPartitionsByDueTime(t *testing.T) {
 		for _, d := range p.Next {
 			ids = append(ids, d.ID)
 		}
-		redistest.Want(t, "order", strings.Join(ids, " "), "overdue overdue-2 m-00 m-01 m-02 m-03 m-04 m-05 m-06 m-07 m-08 m-09")
+		redistest.Want(t, "order", strings.Join(ids, " "),
+			"overdue overdue-2 m-00 m-01 m-02 m-03 m-04 m-05 m-06 m-07 m-08 m-09")
 		redistest.Want(t, "overdue", fmt.Sprint(p.Next[0].Overdue, p.Next[1].Overdue, p.Next[2].Overdue), "true true false")
 		redistest.Want(t, "malformed", fmt.Sprint(p.Next[0].Malformed, p.Next[1].Malformed, p.Next[2].Malformed),
 			"false true false")
 		redistest.Want(t, "due in the middle of a millisecond", p.Next[1].Due.UnixMilli(), int64(2001))
 		last := p.Next[11]
 		// Partition, bytes, max attempts, headers, no payload, attempt.
-		redistest.Want(t, "the last", fmt.Sprint(last.Partition, last.Bytes, last.MaxAttempts, last.Headers, last.Payload == nil,
+		redistest.Want(t, "the last", fmt.Sprint(last.Partition, last.Bytes, last.MaxAttempts, last.Headers,
+			last.Payload == nil,
 			last.Attempt), "0 9 9 map[n:9] true 1")
 		redistest.Want(t, "the last is due at its time", last.Due.Equal(begin.Add(9*time.Millisecond)), true)
 		redistest.Want(t, "with payload", string(r.peek(12, true).Next[11].Payload), strings.Repeat("x", 9))
@@ -80,12 +82,17 @@ func TestPeekShowsRetriesAndReadsLongSchedulesInSteps(t *testing.T) {
 	}})
 	r.Ready("failing")
 	<-failed
-	redistest.Eventually(t, 20*time.Second, func() (bool, string) { p := r.peek(1, false); return len(p.Next) == 1, "no retry" })
+	redistest.Eventually(t, 20*time.Second, func() (bool, string) {
+		p := r.peek(1, false)
+		return len(p.Next) == 1,
+			"no retry"
+	})
 	if err := stop(); err != nil {
 		t.Error(err)
 	}
 	d := r.peek(1, true).Next[0]
-	redistest.Want(t, "retry", fmt.Sprint(d.ID, " ", d.For, " ", d.Attempt, " ", d.Error, " ", string(d.Payload), " ", d.Bytes),
+	redistest.Want(t, "retry", fmt.Sprint(d.ID, " ", d.For, " ", d.Attempt, " ", d.Error, " ", string(d.Payload), " ",
+		d.Bytes),
 		"failing g 2 boom payload of failing 18")
 
 	for first := 0; first < 2500; first += 500 {

@@ -96,7 +96,8 @@ func (l *look) badEntry(queue string, validName bool) {
 		if validName {
 			p.queue = queue
 		}
-		f := l.finding(badRegistry, p, l.globals.Queues, "", 1, fmt.Sprintf("%s has the value %s", shown(queue), shown(counts)))
+		f := l.finding(badRegistry, p, l.globals.Queues, "", 1, fmt.Sprintf("%s has the value %s", shown(queue),
+			shown(counts)))
 		if validName {
 			f.mend = func(ctx context.Context) (string, error) {
 				_, err := lua.RegisterCounts(ctx, l.c, l.globals, map[string]lua.Counts{queue: {1}})
