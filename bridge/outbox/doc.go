@@ -26,11 +26,13 @@
 // relay loses its connection to the database during a hand-over that still takes place, because another relay may then
 // overtake it; a hand-over lasts for RelayConfig.Timeout at most.
 //
-// Databases: PostgreSQL 9.5 or newer, and SQLite 3.43 or newer for quick tests. The package imports no driver.
+// Databases: PostgreSQL 10 or newer, and SQLite 3.43 or newer for quick tests. The package imports no driver.
 //
 // Invariants:
-//   - Rows of committed transactions arrive, and no others, whatever is killed (outbox_test.TestKillsLoseNothing).
-//   - Operations on one ID keep their order, with several relays (outbox_test.TestOperationsOnOneIDKeepTheirOrder).
+//   - Rows of committed transactions arrive, and no others, whatever is killed (TestKillsLoseNothing in
+//     integration/outbox).
+//   - Operations on one ID keep their order, with several relays (TestOperationsOnOneIDKeepTheirOrder in
+//     integration/outbox).
 //   - A refused row stops no other (TestARefusedRowStopsNoOther).
 //   - No relative time becomes shorter (TestATimeCountsFromTheStatement).
 package outbox

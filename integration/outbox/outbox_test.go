@@ -1,0 +1,296 @@
+package outbox
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/outbox"
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+type order struct {
+	ID int `json:"id"`
+}
+
+var closeOrder = bridge.Kind[order]{Name: "close-order", Queue: "orders"}
+
+// newBox returns an outbox with a table of its own.
+func newBox(t *testing.T, db *sql.DB) *outbox.Outbox {
+	t.Helper()
+	box := redistest.Must(outbox.New(outbox.Config{Table: fmt.Sprintf("t%08x", rand.Uint32())}))
+	if err := box.Migrate(t.Context(), db); err != nil {
+		t.Fatal(err)
+	}
+	return box
+}
+
+// runRelays runs relays until the test ends.
+func runRelays(t *testing.T, n int, cfg outbox.RelayConfig) (all []*outbox.Relay) {
+	t.Helper()
+	ctx, stop := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	t.Cleanup(func() { stop(); running.Wait() })
+	for range n {
+		relay := redistest.Must(outbox.NewRelay(cfg))
+		running.Go(func() {
+			if err := relay.Run(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+		all = append(all, relay)
+	}
+	return all
+}
+
+// empty waits until no row waits.
+func empty(t *testing.T, box *outbox.Outbox, db *sql.DB) outbox.Status {
+	t.Helper()
+	var s outbox.Status
+	redistest.Eventually(t, time.Minute, func() (bool, string) {
+		s = redistest.Must(box.Status(t.Context(), db))
+		return s.Waiting == 0, fmt.Sprintf("%+v", s)
+	})
+	return s
+}
+
+// book records hand-overs. It takes a random time for each, and fails now and then.
+type book struct {
+	mu    sync.Mutex
+	fail  bool
+	calls map[string][]string // by queue and ID, or by ordering key
+}
+
+func (b *book) add(key, what string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.calls[key] = append(b.calls[key], what)
+}
+
+func (b *book) work() bool {
+	<-time.After(time.Duration(rand.IntN(3)) * time.Millisecond)
+	return !b.fail || rand.IntN(10) > 0
+}
+
+func (b *book) SendBatch(_ context.Context, queue string, ms []bridge.NewMessage) ([]bridge.Result, error) {
+	results := make([]bridge.Result, len(ms))
+	for i, m := range ms {
+		switch {
+		case !b.work():
+			results[i].Err = bridge.ErrUnavailable
+		case m.Key != "":
+			b.add("key "+m.Key, string(m.Payload))
+		default:
+			b.add(queue+"/"+m.ID, string(m.Payload))
+		}
+	}
+	return results, nil
+}
+
+func (b *book) Cancel(_ context.Context, queue, id string, _ ...bridge.Scope) error {
+	if !b.work() {
+		return bridge.ErrUnavailable
+	}
+	b.add(queue+"/"+id, "cancel")
+	return nil
+}
+
+// Several relays hand over the operations on one ID, and the messages of one ordering key, in the order in which they
+// were written. With SKIP LOCKED alone, one relay would take a cancellation while another still holds the message
+// before it, and the message would be delivered although it was cancelled.
+func TestOperationsOnOneIDKeepTheirOrder(t *testing.T) {
+	t.Parallel()
+	db := sharedPostgres(t).open(t)
+	box, to := newBox(t, db), &book{calls: map[string][]string{}, fail: true}
+	runRelays(t, 4, outbox.RelayConfig{Outbox: box, DB: db, Client: to, Batch: 7, Poll: time.Millisecond})
+	const names, operations = 20, 30
+	var writers sync.WaitGroup
+	for name := range names {
+		writers.Go(func() {
+			for i := range operations {
+				var err error
+				switch {
+				case name%2 == 1: // the messages of a key, each with an ID of its own
+					_, err = box.Schedule(t.Context(), db, "q", []byte(fmt.Sprint(i)), bridge.Key(fmt.Sprint(name)))
+				case i%2 == 1:
+					err = box.Cancel(t.Context(), db, fmt.Sprint("q", name%4), fmt.Sprint(name))
+				default:
+					_, err = box.Schedule(t.Context(), db, fmt.Sprint("q", name%4), []byte(fmt.Sprint(i)),
+						bridge.WithID(fmt.Sprint(name)))
+				}
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	writers.Wait()
+	empty(t, box, db)
+	redistest.Want(t, "IDs and keys", len(to.calls), names)
+	for key, calls := range to.calls {
+		var want []string
+		for i := range operations {
+			if isKey := strings.HasPrefix(key, "key "); i%2 == 1 && !isKey {
+				want = append(want, "cancel")
+			} else {
+				want = append(want, fmt.Sprint(i))
+			}
+		}
+		if !slices.Equal(calls, want) {
+			t.Errorf("%s: %v", key, calls)
+		}
+	}
+}
+
+// Relays share the rows: together they hand each row over once.
+func TestRelaysShareTheRows(t *testing.T) {
+	t.Parallel()
+	db := sharedPostgres(t).open(t)
+	box, to := newBox(t, db), &book{calls: map[string][]string{}}
+	const rows = 2000
+	tx := redistest.Must(db.BeginTx(t.Context(), nil))
+	for range rows {
+		if _, err := box.Schedule(t.Context(), tx, "q", nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	relays := runRelays(t, 4, outbox.RelayConfig{Outbox: box, DB: db, Client: to, Batch: 20})
+	empty(t, box, db)
+	redistest.Eventually(t, time.Minute, func() (bool, string) { // a relay counts after its commit
+		var counted int64
+		for _, relay := range relays {
+			counted += relay.Stats().Scheduled
+		}
+		return counted == rows, fmt.Sprint(counted)
+	})
+	redistest.Want(t, "messages", len(to.calls), rows)
+	for id, calls := range to.calls {
+		redistest.Want(t, id, len(calls), 1)
+	}
+	working := 0
+	for _, relay := range relays {
+		if relay.Stats().Scheduled > 0 {
+			working++
+		}
+	}
+	if working < 2 {
+		t.Errorf("%d relays handed rows over", working)
+	}
+}
+
+// Transactions of pgx are committed and rolled back with their rows, as those of database/sql. The refused row can be
+// listed, retried and deleted. The user of a relay needs few rights.
+func TestPgxWritesRows(t *testing.T) {
+	t.Parallel()
+	server := sharedPostgres(t)
+	db := server.open(t)
+	pool := redistest.Must(pgxpool.New(t.Context(), server.url()))
+	t.Cleanup(pool.Close)
+	box := redistest.Must(outbox.New(outbox.Config{Table: "public.pgx_outbox"}))
+	var migrations sync.WaitGroup
+	for range 8 { // programs that start at once
+		migrations.Go(func() {
+			if err := box.Migrate(t.Context(), outbox.Pgx(pool)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	migrations.Wait()
+	for i, commit := range []bool{true, false, true} {
+		err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+			id := bridge.WithID(fmt.Sprint("close-", i))
+			if _, err := outbox.ScheduleKind(t.Context(), box, outbox.Pgx(tx), closeOrder, order{i}, id); err != nil {
+				return err
+			}
+			err := box.Cancel(t.Context(), outbox.Pgx(tx), "orders", fmt.Sprint("remind-", i))
+			if err != nil || commit {
+				return err
+			}
+			return errors.New("rolled back")
+		})
+		redistest.Want(t, "committed", err == nil, commit)
+	}
+	for _, statement := range []string{
+		`CREATE ROLE relay LOGIN`, `GRANT SELECT, UPDATE, DELETE ON pgx_outbox TO relay`,
+	} {
+		if _, err := pool.Exec(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	small := redistest.Must(sql.Open("pgx", strings.Replace(server.url(), "shop@", "relay@", 1)))
+	t.Cleanup(func() { small.Close() })
+	if _, err := pool.Exec(t.Context(), `UPDATE pgx_outbox SET message = '{"id":"close-2","max_attempts":0}'
+		WHERE id = 'close-2'`); err != nil {
+		t.Fatal(err)
+	}
+	to := &book{calls: map[string][]string{}}
+	runRelays(t, 1, outbox.RelayConfig{Outbox: box, DB: small, Client: to})
+	redistest.Want(t, "failed", empty(t, box, db).Failed, 1)
+	redistest.Want(t, "calls", fmt.Sprint(to.calls),
+		`map[orders/close-0:[{"id":0}] orders/remind-0:[cancel] orders/remind-2:[cancel]]`)
+	failed := redistest.Must(box.Failed(t.Context(), db, 0, 10))
+	redistest.Want(t, "failed row", failed[0].ID, "close-2")
+	if took := failed[0].Failed.Sub(failed[0].Written); took < 0 || took > time.Minute {
+		t.Errorf("it was refused %v after it was written", took)
+	}
+	redistest.Want(t, "retried", redistest.Must(box.Retry(t.Context(), outbox.Pgx(pool), failed[0].Seq)), 1)
+	redistest.Want(t, "refused again", empty(t, box, db).Failed, 1)
+	redistest.Want(t, "deleted", redistest.Must(box.Delete(t.Context(), db, failed[0].Seq)), 1)
+}
+
+// The time of a statement is that of the database, and counts from the statement, not from the beginning or the end of
+// its transaction.
+func TestTimesAreThoseOfTheStatement(t *testing.T) {
+	t.Parallel()
+	db := sharedPostgres(t).open(t)
+	box := newBox(t, db)
+	tx := redistest.Must(db.BeginTx(t.Context(), nil))
+	defer tx.Rollback()
+	now := func() (ms int64) {
+		if err := tx.QueryRowContext(t.Context(),
+			"SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint").Scan(&ms); err != nil {
+			t.Fatal(err)
+		}
+		return ms
+	}
+	if _, err := tx.ExecContext(t.Context(), "SELECT pg_sleep(0.05)"); err != nil {
+		t.Fatal(err)
+	}
+	before := now()
+	if _, err := box.Schedule(t.Context(), tx, "q", nil, bridge.In(time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	after := now()
+	redistest.Want(t, "read", fmt.Sprintf("%+v", redistest.Must(box.Status(t.Context(), db))),
+		"{Waiting:0 Failed:0 Oldest:0s}")
+	var written, due int64
+	if err := tx.QueryRowContext(t.Context(), strings.Replace("SELECT written_ms, due_ms FROM TABLE", "TABLE",
+		tableOf(box), 1)).Scan(&written, &due); err != nil {
+		t.Fatal(err)
+	}
+	if written < before || written > after+1 || due < written+time.Hour.Milliseconds() ||
+		due > after+1+time.Hour.Milliseconds() {
+		t.Errorf("%d, %d: written %d, due %d", before, after, written, due)
+	}
+}
+
+// tableOf returns the name of the table of an outbox.
+func tableOf(box *outbox.Outbox) string {
+	_, name, _ := strings.Cut(box.Schema(), `"`)
+	name, _, _ = strings.Cut(name, `"`)
+	return name
+}
