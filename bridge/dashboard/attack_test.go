@@ -290,7 +290,7 @@ func TestTheBrowserTellsWhetherOthersCanRead(t *testing.T) {
 			}
 		}
 		redistest.Want(t, fmt.Sprint("private with ", c), isPrivate(r), c.private)
-		redistest.Want(t, fmt.Sprint("secure with ", c), newSession(r, "s", 1).Secure, c.secure)
+		redistest.Want(t, fmt.Sprint("secure with ", c), newSession(r, "s").Secure, c.secure)
 	}
 }
 

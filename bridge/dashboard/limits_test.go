@@ -493,33 +493,6 @@ func TestAnAddressOfAChangeLeadsToAPage(t *testing.T) {
 	contains(t, text, "is not a page that can be opened", `aria-label="Pages"`)
 }
 
-// A cookie that another application of the host name has planted must neither log a viewer out nor make them act with
-// another token.
-func TestAPlantedCookieDoesNotCount(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, redistest.Shared(t), nil)
-	secret := func(name string) string {
-		return redistest.Must(r.op.AddToken(t.Context(), access.Token{Name: name, Verbs: inspect, Queues: []string{"*"}}))
-	}
-	own, other := secret("own"), secret("other")
-	for _, c := range []struct {
-		cookies []string
-		want    string
-	}{
-		{[]string{own}, "own"}, {[]string{"bad", own}, "own"}, {[]string{own, "bad"}, "own"}, {[]string{own, own}, "own"},
-		{[]string{own, other}, ""}, {[]string{"bad"}, ""}, {nil, ""}, {[]string{"a", "b", "c", "d", own}, ""},
-	} {
-		req := httptest.NewRequest(http.MethodGet, "/", nil)
-		for _, value := range c.cookies {
-			req.AddCookie(&http.Cookie{Name: sessionCookie, Value: value})
-		}
-		g, err := r.dashboard.grant(req)
-		if c.want == "" && !errors.Is(err, errLogin) || c.want != "" && (err != nil || g.Name() != c.want) {
-			t.Errorf("%q: %v, %v; want %q", c.cookies, g, err, c.want)
-		}
-	}
-}
-
 // A secret that was typed into another field must not reach the log, and refused logins must.
 func TestTheLogHasNoSecretsAndHasRefusedLogins(t *testing.T) {
 	t.Parallel()

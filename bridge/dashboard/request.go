@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
@@ -416,8 +415,7 @@ func (q *request) changed(a action, queue string, result done, err error) {
 	isChanged := err == nil || newFailure(err).Status >= http.StatusInternalServerError
 	q.hub.outdate(queue, isChanged)
 	if q.w != nil {
-		http.SetCookie(q.w, &http.Cookie{Name: changedCookie, Value: "1", MaxAge: changedFor, HttpOnly: true,
-			Secure: isTLS(q.r), SameSite: http.SameSiteStrictMode})
+		http.SetCookie(q.w, newCookie(q.r, changedCookie, "1", changedFor))
 	}
 	q.cfg.Access.Audit(q.grant, "dashboard."+a.path, queue, q.subject(slog.Bool("done", err == nil))...)
 }
@@ -483,41 +481,6 @@ func (q *request) allowed(a action, queue string) (access.Verb, bool) {
 // mayOneOf reports whether the viewer's token allows one of the verbs on a queue.
 func (q *request) mayOneOf(verbs []access.Verb, queue string) bool {
 	return slices.ContainsFunc(verbs, func(v access.Verb) bool { return q.may(v, queue) })
-}
-
-// changedCookie tells for changedFor seconds that the viewer has changed something, maybe in another process. A page
-// then shows nothing that was read before.
-const (
-	changedCookie = "duestream_changed"
-	changedFor    = 5
-)
-
-const noticeCookie = "duestream_notice" // a sentence for the next page, in base64
-
-// notify shows a sentence on the next page.
-func (q *request) notify(text string) {
-	if text == "" {
-		return
-	}
-	value := base64.RawURLEncoding.EncodeToString([]byte(cut(text, 1000)))
-	http.SetCookie(q.w, &http.Cookie{
-		Name: noticeCookie, Value: value, MaxAge: 60, HttpOnly: true, Secure: isTLS(q.r), SameSite: http.SameSiteStrictMode,
-	})
-}
-
-// takeNotice returns the sentence that the last action left for this page, and deletes it.
-func (q *request) takeNotice() string {
-	cookie, err := q.r.Cookie(noticeCookie)
-	if err != nil {
-		return ""
-	}
-	http.SetCookie(q.w, &http.Cookie{Name: noticeCookie, MaxAge: -1, HttpOnly: true, Secure: isTLS(q.r),
-		SameSite: http.SameSiteStrictMode})
-	text, err := base64.RawURLEncoding.DecodeString(cookie.Value)
-	if err != nil {
-		return ""
-	}
-	return string(text)
 }
 
 // failure is the data of the page that shows an error.

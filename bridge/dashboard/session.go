@@ -16,8 +16,7 @@ import (
 )
 
 const (
-	sessionCookie = "duestream_session" // holds the secret of the token
-	sessionLength = 12 * time.Hour
+	sessionLength = 12 * time.Hour // of a login; the server refuses an older one
 
 	maxLoginBytes = 8 << 10         // of the form, which anybody may send
 	loginTimeout  = 5 * time.Second // of sending it
@@ -32,28 +31,44 @@ func (d *Dashboard) grant(r *http.Request) (*access.Grant, error) {
 	return g, err
 }
 
-// maxSessions limits the session cookies of a request that are checked.
+// maxSessions limits the cookies of one name whose tokens are looked up for a request.
 const maxSessions = 4
 
-// session returns the secret of the token in the request's cookie, and its grant. Another application on the same host
-// name may have added a cookie of this name. A cookie without a valid token is ignored. Two different valid tokens make
-// the viewer log in, because either cookie may be the foreign one.
+// session returns the secret of the token in the request's cookie, and its grant. Another application may have planted
+// a cookie of this name. A cookie without a valid token is ignored. Two different valid tokens under one name make the
+// viewer log in, because either cookie may be the foreign one.
 func (d *Dashboard) session(r *http.Request) (secret string, g *access.Grant, err error) {
-	cookies := r.CookiesNamed(sessionCookie)
-	for _, c := range cookies[:min(len(cookies), maxSessions)] {
-		one, err := d.cfg.Access.Authenticate(r.Context(), c.Value)
+	for _, name := range sessionNames {
+		if name == sessionCookie && isTLS(r) {
+			continue // a login over TLS has another name
+		}
+		secret, g, err = d.sessionNamed(r, name)
+		if err != nil || g != nil {
+			return secret, g, err
+		}
+	}
+	return "", nil, errLogin
+}
+
+// sessionNamed is session for the cookies of one name. The grant is nil if none of them has a valid token.
+func (d *Dashboard) sessionNamed(r *http.Request, name string) (secret string, g *access.Grant, err error) {
+	checked := 0
+	for _, c := range r.CookiesNamed(name) {
+		text, ok := sessionSecret(c.Value, time.Now())
+		if !ok || checked == maxSessions {
+			continue
+		}
+		checked++
+		one, err := d.cfg.Access.Authenticate(r.Context(), text)
 		switch {
 		case errors.Is(err, access.ErrRefused):
 		case err != nil:
 			return "", nil, err
-		case g != nil && c.Value != secret:
+		case g != nil && text != secret:
 			return "", nil, errLogin
 		default:
-			secret, g = c.Value, one
+			secret, g = text, one
 		}
-	}
-	if g == nil {
-		return "", nil, errLogin
 	}
 	return secret, g, nil
 }
@@ -99,12 +114,6 @@ func isOfUnsafePage(r *http.Request) bool {
 	}
 	isBrowser := strings.HasPrefix(r.UserAgent(), "Mozilla/")
 	return isBrowser && r.Header.Get("Sec-Fetch-Site") == "" && origin.Scheme != "https"
-}
-
-// isSecure reports whether a cookie may be limited to TLS. A proxy may hide the TLS of the browser; an Origin with
-// https then shows it. http.CrossOriginProtection has checked the Origin.
-func isSecure(r *http.Request) bool {
-	return isTLS(r) || strings.HasPrefix(r.Header.Get("Origin"), "https://")
 }
 
 // isThisMachine reports whether a browser that asks for a host, with or without a port, asks its own machine. Another
@@ -157,7 +166,8 @@ func (d *Dashboard) login(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	d.cfg.Access.Audit(g, "dashboard.login", "")
-	http.SetCookie(w, newSession(r, secret, int(sessionLength/time.Second)))
+	dropPlanted(w, r)
+	http.SetCookie(w, newSession(r, secret))
 	redirect(w, view.Next)
 }
 
@@ -192,15 +202,8 @@ func (d *Dashboard) answerSession(w http.ResponseWriter, r *http.Request) {
 }
 
 func (d *Dashboard) logout(w http.ResponseWriter, r *http.Request) {
-	http.SetCookie(w, newSession(r, "", -1))
+	dropSessions(w, r)
 	redirect(w, "login")
-}
-
-// newSession returns the cookie of a session. It has no Path, so the browser sends it to the directory of the login
-// page, which is the path of the dashboard whatever a proxy strips.
-func newSession(r *http.Request, secret string, maxAge int) *http.Cookie {
-	return &http.Cookie{Name: sessionCookie, Value: secret, MaxAge: maxAge, HttpOnly: true, Secure: isSecure(r),
-		SameSite: http.SameSiteStrictMode}
 }
 
 // redirect sends the browser to a page of the dashboard with a GET request. http.Redirect would make the path absolute.
