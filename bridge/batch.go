@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/duestream/duestream/internal/clock"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -103,7 +104,8 @@ type workerBatches struct {
 // batch is a batch of one kind. It is open until it starts.
 type batch struct {
 	kind    *batchKind
-	timer   *time.Timer
+	clock   clock.Clock
+	stop    func() bool // ends the wait for Age
 	members []*batchMember
 	started bool          // guarded by workerBatches.mu; afterwards members does not change
 	done    chan struct{} // closed when each member has its result
@@ -147,12 +149,12 @@ func (w *workerBatches) add(k *batchKind, m *batchMember) *batch {
 	defer w.mu.Unlock()
 	b := w.open[k]
 	if b == nil {
-		b = &batch{kind: k, done: make(chan struct{})}
-		b.timer = time.AfterFunc(k.Age, func() { w.startAged(b) })
+		b = &batch{kind: k, clock: clock.Of(m.ctx), done: make(chan struct{})}
+		b.stop = b.clock.AfterFunc(k.Age, func() { w.startAged(b) })
 		w.open[k] = b
 	}
 	b.members = append(b.members, m)
-	w.waiting++
+	w.wait(b, 1)
 	switch {
 	case len(b.members) == k.Size, w.stopping:
 		w.start(b)
@@ -160,6 +162,12 @@ func (w *workerBatches) add(k *batchKind, m *batchMember) *batch {
 		w.startAll()
 	}
 	return b
+}
+
+// wait notes that n more members of an open batch wait. The caller holds mu.
+func (w *workerBatches) wait(b *batch, n int) {
+	w.waiting += n
+	b.clock.Wait(n)
 }
 
 func (w *workerBatches) startAged(b *batch) {
@@ -179,9 +187,9 @@ func (w *workerBatches) startAll() {
 // start closes an open batch, and makes one of its members call the handler. The caller holds mu.
 func (w *workerBatches) start(b *batch) {
 	b.started = true
-	b.timer.Stop()
+	b.stop()
 	delete(w.open, b.kind)
-	w.waiting -= len(b.members)
+	w.wait(b, -len(b.members))
 	leader := b.members[0]
 	for _, m := range b.members {
 		if m.ctx.Err() == nil { // otherwise the worker may abandon the leader while the batch goes on
@@ -202,12 +210,12 @@ func (w *workerBatches) leave(b *batch, m *batchMember) bool {
 	for i, other := range b.members {
 		if other == m {
 			b.members = append(b.members[:i], b.members[i+1:]...)
-			w.waiting--
+			w.wait(b, -1)
 			break
 		}
 	}
 	if len(b.members) == 0 {
-		b.timer.Stop()
+		b.stop()
 		delete(w.open, b.kind)
 	}
 	return true

@@ -13,6 +13,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/duestream/duestream/internal/clock"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -237,14 +238,14 @@ type unknownKinds struct {
 }
 
 // handle snoozes the message, or makes it a dead letter.
-func (u *unknownKinds) handle(_ context.Context, m *Message) error {
+func (u *unknownKinds) handle(ctx context.Context, m *Message) error {
 	kind := kindOf(m)
 	if err := checkKindName(kind.name); err != nil { // no release has a handler for it
 		return DeadLetter(err)
 	}
 	snoozes, _ := strconv.Atoi(m.Extra[lua.FieldSnoozes]) // not there: 0
 	snoozes = max(0, snoozes)                             // another program may have added the entry
-	age := u.age(kind)
+	age := u.age(kind, clock.Of(ctx).Now())
 	if snoozes >= MaxUnknownSnoozes && age >= UnknownKindTime {
 		return DeadLetter(fmt.Errorf("no worker of group %q knows %s: it was snoozed %d times",
 			m.Group, kindInWords(kind.name), snoozes))
@@ -256,18 +257,18 @@ func (u *unknownKinds) handle(_ context.Context, m *Message) error {
 	return Snooze(delay)
 }
 
-// age returns how long ago the worker got the first message of a kind.
-func (u *unknownKinds) age(kind kindKey) time.Duration {
+// age returns how long before now the worker got the first message of a kind.
+func (u *unknownKinds) age(kind kindKey, now time.Time) time.Duration {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	since, ok := u.since[kind]
 	if !ok && len(u.since) < maxUnknownKinds {
-		u.since[kind] = time.Now()
+		u.since[kind] = now
 	}
 	if !ok {
 		return 0
 	}
-	return time.Since(since)
+	return now.Sub(since)
 }
 
 // kindInWords names a kind in an error: `kind "close-order"`, or "messages without a kind".

@@ -20,7 +20,7 @@ import (
 func recipes(t *testing.T) []string {
 	t.Helper()
 	others := []string{"README.md", "callbacks.md", "dashboard.md", "dashboard-pictures.md", "outbox.md",
-		"tracing.md"}
+		"testing.md", "tracing.md"}
 	files, err := filepath.Glob(filepath.Join("..", "..", "docs", "guides", "*.md"))
 	if err != nil {
 		t.Fatal(err)
@@ -147,6 +147,7 @@ func TestGuidesOfOnePackage(t *testing.T) {
 	for page, example := range map[string]string{
 		"docs/guides/dashboard.md": "bridge/dashboard/example_test.go",
 		"docs/guides/outbox.md":    "bridge/outbox/example_test.go",
+		"docs/guides/testing.md":   "bridge/bridgetest/guide_test.go",
 	} {
 		source, err := os.ReadFile(filepath.Join("..", "..", filepath.FromSlash(example)))
 		if err != nil {

@@ -29,7 +29,8 @@ func TestBridgeFitsOnTwoScreens(t *testing.T) {
 // that type.
 func TestEveryNameHasASentence(t *testing.T) {
 	t.Parallel()
-	for _, path := range []string{"bridge", "bridge/admin", "bridge/tracing", "bridge/push", "bridge/outbox"} {
+	for _, path := range []string{"bridge", "bridge/admin", "bridge/bridgetest", "bridge/tracing", "bridge/push",
+		"bridge/outbox"} {
 		s := read(t, path)
 		says := func(doc *ast.CommentGroup, name string) {
 			text := doc.Text()

@@ -56,9 +56,12 @@ var below = map[string]string{
 	"bridge/lmstfy/migrate": "bridge/admin bridge/lmstfy lua",
 	"internal/message":      "lua internal/ndjson scheduler/producer",
 	"internal/ndjson":       "lua",
+	"internal/clock":        "",
 	"internal/resp":         "",
 	// Tests alone.
 	"bridge/dashboard/browser": "",
+	"bridge/bridgetest": "bridge internal/clock internal/policy internal/view lua scheduler/planner stream/keeper" +
+		" stream/lookup",
 	// What `go generate ./lua` runs. No program of a user contains it.
 	"internal/assemble": "", "internal/assemble/generate": "internal/assemble",
 	// Programs of users.
@@ -66,7 +69,7 @@ var below = map[string]string{
 }
 
 const (
-	bridgeParts = "lua internal/loop internal/observe internal/policy internal/tail internal/view " +
+	bridgeParts = "lua internal/clock internal/loop internal/observe internal/policy internal/tail internal/view " +
 		"scheduler scheduler/planner scheduler/producer scheduler/recurrence stream stream/keeper"
 	allBelowAdmin = "bridge " + bridgeParts +
 		" scheduler/bulk stream/sizes stream/lookup stream/search stream/deadletter stream/transfer"

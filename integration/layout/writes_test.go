@@ -25,10 +25,11 @@ var reads = regexp.MustCompile(`^(Get|Getrange|Strlen|Mget|Exists|Type|Ttl|Pttl|
 var readTexts = []string{"XREAD", "XREADGROUP", "HELLO", "PING", "INFO", "TIME"}
 
 // mayWrite are files and directories outside of lua that write with other programs' commands: migrate empties the job
-// structures of lmstfy; bench runs programs that are compared with duestream; conformance tests other clients; clitest
-// helps tests.
-var mayWrite = []string{"bridge/lmstfy/migrate/source.go", "cmd/duestream/bench/", "cmd/duestream/conformance/",
-	"cmd/duestream/internal/clitest/"}
+// structures of lmstfy; bridgetest runs scripts with the clock of a test, sets idle times to it, and deletes the keys
+// of its test; bench runs programs that are compared with duestream; conformance tests other clients; clitest helps
+// tests.
+var mayWrite = []string{"bridge/lmstfy/migrate/source.go", "bridge/bridgetest/", "cmd/duestream/bench/",
+	"cmd/duestream/conformance/", "cmd/duestream/internal/clitest/"}
 
 // luaWrites are the files of package lua with write commands. plain.go gives the reason why each of its commands is
 // safe. restore_recurrence.go and transact.go make transactions. script.go, durability.go and expire.go run scripts.

@@ -443,6 +443,29 @@ func (q *Queue) removeFinishedPlans(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
+// NextPass returns the server's time from which on a pass has something to do: that of the last pass if another one is
+// to follow at once, and the zero time if nothing is to do before somebody changes a recurrence. Pass itself returns at
+// most Interval, because it also looks for such changes.
+func (q *Queue) NextPass() time.Time {
+	if q.mustReread.Load() {
+		return q.now
+	}
+	var next time.Time
+	for _, it := range q.items {
+		if it.schedule == nil || it.schedule.Paused {
+			continue
+		}
+		from := it.idleUntil
+		if from.Before(q.now) { // zero: the plan has changed during the pass
+			from = q.now
+		}
+		if next.IsZero() || from.Before(next) {
+			next = from
+		}
+	}
+	return next
+}
+
 // Empty reports whether the last pass found no recurrence, and no plan of a removed one.
 func (q *Queue) Empty() bool { return len(q.items) == 0 && len(q.removed) == 0 }
 

@@ -1,0 +1,57 @@
+package bridgetest
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"github.com/duestream/duestream/bridge"
+)
+
+// DeliverGroup is the group of the messages that Deliver passes to a handler.
+const DeliverGroup = "bridgetest"
+
+// Deliver calls the handler of a kind with one value, as a worker does with the first attempt of a message, and returns
+// what the worker would do then. It needs no server. The message passes through the codec of the kind, and through the
+// middleware of the mux. The functions in change alter the message before, for example its Attempt, ID or Headers. A
+// panic of the handler counts as an error, as in a worker.
+//
+// It fails the test if the mux or the value is faulty, or if the queue of the kind has no handler. If the mux does not
+// know the kind, the outcome is that of an unknown kind: ActionSnooze. The mux takes no further handlers afterwards.
+func Deliver[T any](t TB, mux *bridge.Mux, kind bridge.Kind[T], value T,
+	change ...func(*bridge.Message)) bridge.Outcome {
+	t.Helper()
+	handler, err := mux.Handler()
+	if err != nil {
+		t.Fatalf("bridgetest: deliver: %v", err)
+		return bridge.Outcome{}
+	}
+	encoded, err := kind.Message(value)
+	if err != nil {
+		t.Fatalf("bridgetest: deliver: %v", err)
+		return bridge.Outcome{}
+	}
+	now := time.Now()
+	m := &bridge.Message{
+		ID: "delivered", Payload: encoded.Payload, Headers: encoded.Headers, Attempt: 1, Queue: kind.Queue,
+		Group: DeliverGroup, Consumer: DeliverGroup, EntryID: fmt.Sprintf("%d-0", now.UnixMilli()),
+		Due: now.Truncate(time.Millisecond),
+	}
+	for _, one := range change {
+		one(m)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	return bridge.OutcomeOf(call(ctx, handler, m))
+}
+
+// call calls a handler, and turns a panic into an error.
+func call(ctx context.Context, handler bridge.Handler, m *bridge.Message) (err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			err = fmt.Errorf("panic: %v\n%s", cause, debug.Stack())
+		}
+	}()
+	return handler(ctx, m)
+}

@@ -1,0 +1,222 @@
+package bridgetest
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/internal/view"
+	"github.com/duestream/duestream/lua"
+)
+
+// state is the state of all queues of a kit at one moment.
+type state struct {
+	partitions []*partition
+}
+
+// partition is the state of one partition of a queue.
+type partition struct {
+	queue string // without the number of the partition
+	name  string // of the partition
+	keys  lua.Keys
+	isOne bool // the first partition of its queue, which holds the recurrences
+
+	due      time.Time // of the message that is due first; zero = none is scheduled, or all wait for their keys
+	lastID   view.EntryID
+	hasEntry bool
+	groups   []view.GroupInfo
+	turns    int64     // members of the zset of ordering keys
+	lease    time.Time // end of the lease that ends first; zero = there is none
+	recurs   int64     // recurrences
+	revision string    // changes when somebody changes a recurrence
+
+	held []heldEntry // pending entries
+}
+
+// heldEntry is an entry that a consumer holds.
+type heldEntry struct {
+	group, id string
+	consumer  string
+	idle      time.Duration // by the server's own clock
+}
+
+// look reads the state of all queues, and notes how long entries are pending. It takes one round trip, another one if
+// there are new queues, and one for each group with pending entries.
+func (b *steppedBridge) look(ctx context.Context) (*state, error) {
+	for {
+		s := b.knownPartitions()
+		queues := map[string]string{}
+		questions := []view.Question{view.Into(b.client.B().Hgetall().Key(lua.NewGlobals(b.prefix).Queues).Build(), &queues,
+			rueidis.RedisResult.AsStrMap)}
+		for _, p := range s.partitions {
+			questions = append(questions, b.questions(p)...)
+		}
+		if err := view.Ask(ctx, b.client, questions...); err != nil {
+			return nil, fmt.Errorf("look at the queues: %w", err)
+		}
+		if !maps.Equal(queues, b.queues) {
+			b.queues = queues
+			continue
+		}
+		for _, p := range s.partitions {
+			for _, g := range p.groups {
+				if g.Pending > 0 {
+					if err := b.readHeld(ctx, p, g.Name); err != nil {
+						return nil, fmt.Errorf("look at the pending entries of %s/%s: %w", p.name, g.Name, err)
+					}
+				}
+			}
+		}
+		b.ages.keep(s)
+		return s, nil
+	}
+}
+
+// knownPartitions returns the partitions of the queues that the registry had at the last look.
+func (b *steppedBridge) knownPartitions() *state {
+	s := &state{}
+	for _, queue := range slices.Sorted(maps.Keys(b.queues)) {
+		if lua.CheckQueue(queue) != nil { // a note about deleted queues
+			continue
+		}
+		for i, name := range lua.ParseCounts(b.queues[queue]).Names(queue) {
+			s.partitions = append(s.partitions,
+				&partition{queue: queue, name: name, keys: lua.NewKeys(b.prefix, name).As(b.actor), isOne: i == 0})
+		}
+	}
+	return s
+}
+
+func (b *steppedBridge) questions(p *partition) []view.Question {
+	c := b.client
+	first := func(reply rueidis.RedisResult) (time.Time, error) {
+		scores, err := reply.AsZScores()
+		if err != nil || len(scores) == 0 {
+			return time.Time{}, err
+		}
+		due, waits := lua.DueScore(scores[0].Score)
+		if waits {
+			return time.Time{}, nil
+		}
+		ms := math.Ceil(min(max(due, 1), 1e14)) // a due time of 0 or less is long ago; nothing is due after the year 5138
+		return time.UnixMilli(int64(ms)), nil
+	}
+	last := func(reply rueidis.RedisResult) (id view.EntryID, err error) {
+		entries, err := reply.AsXRange()
+		if err != nil || len(entries) == 0 {
+			return id, err
+		}
+		p.hasEntry = true
+		return view.ParseEntryID(entries[0].ID)
+	}
+	return []view.Question{
+		view.GroupsOf(c, p.keys.Stream, &p.groups),
+		view.Into(c.B().Xrevrange().Key(p.keys.Stream).End("+").Start("-").Count(1).Build(), &p.lastID, last),
+		view.Into(c.B().Zrange().Key(p.keys.Due).Min("0").Max("0").Withscores().Build(), &p.due, first),
+		view.Into(c.B().Zrange().Key(p.keys.Leases).Min("0").Max("0").Withscores().Build(), &p.lease, first),
+		view.Number(c.B().Zcard().Key(p.keys.Turns).Build(), &p.turns),
+		view.Number(c.B().Hlen().Key(p.keys.Recurring).Build(), &p.recurs),
+		view.Into(c.B().Hget().Key(p.keys.Planned).Field("").Build(), &p.revision, optionalText),
+	}
+}
+
+// optionalText reads a text; "" if there is none.
+func optionalText(reply rueidis.RedisResult) (string, error) {
+	text, err := reply.ToString()
+	if rueidis.IsRedisNil(err) {
+		return "", nil
+	}
+	return text, err
+}
+
+// mostHeld bounds the pending entries of a group that are read.
+const mostHeld = 10_000
+
+func (b *steppedBridge) readHeld(ctx context.Context, p *partition, group string) error {
+	c := b.client
+	rows, err := c.Do(ctx, c.B().Xpending().Key(p.keys.Stream).Group(group).Start("-").End("+").Count(mostHeld).Build()).
+		ToArray()
+	if err != nil {
+		return lua.Classify("XPENDING", err)
+	}
+	for _, row := range rows {
+		cells, err := row.ToArray()
+		if err != nil || len(cells) < 3 {
+			return fmt.Errorf("unexpected row of XPENDING: %w", err)
+		}
+		one := heldEntry{group: group}
+		one.id, _ = cells[0].ToString() // these three are always there
+		one.consumer, _ = cells[1].ToString()
+		idle, _ := cells[2].AsInt64()
+		one.idle = time.Duration(idle) * time.Millisecond
+		p.held = append(p.held, one)
+	}
+	return nil
+}
+
+// ages remembers since when entries are pending, by the clock of the kit, because a real server counts the time by its
+// own clock.
+type ages struct {
+	clock *kitClock
+	since map[entryOf]*age
+}
+
+type entryOf struct{ stream, group, id string }
+
+type age struct {
+	since time.Time     // by the clock of the kit
+	idle  time.Duration // that the server told at the last look
+	seen  time.Time     // real time of the first look
+}
+
+// keep notes new pending entries, and forgets those that are gone. If the idle time of an entry became shorter, its
+// consumer has extended it.
+func (a *ages) keep(s *state) {
+	now, present := a.clock.Now(), map[entryOf]*age{}
+	for _, p := range s.partitions {
+		for _, held := range p.held {
+			key := entryOf{p.keys.Stream, held.group, held.id}
+			one := a.since[key]
+			switch {
+			case one == nil && !p.lease.IsZero(): // a lease begins with an idle time above 0
+				one = &age{since: now.Add(-held.idle), seen: time.Now()}
+			case one == nil:
+				one = &age{since: now, seen: time.Now()}
+			case held.idle < one.idle:
+				one.since = now
+			}
+			one.idle = held.idle
+			present[key] = one
+		}
+	}
+	a.since = present
+}
+
+// of returns for how long an entry is pending.
+func (a *ages) of(p *partition, held heldEntry) time.Duration {
+	one := a.since[entryOf{p.keys.Stream, held.group, held.id}]
+	if one == nil {
+		return 0
+	}
+	return max(0, a.clock.Now().Sub(one.since))
+}
+
+// seen returns the real time of the first look that found an entry.
+func (a *ages) seen(p *partition, held heldEntry) time.Time {
+	if one := a.since[entryOf{p.keys.Stream, held.group, held.id}]; one != nil {
+		return one.seen
+	}
+	return time.Now()
+}
+
+// told notes the idle time that the kit has set at the server.
+func (a *ages) told(p *partition, held heldEntry, idle time.Duration) {
+	if one := a.since[entryOf{p.keys.Stream, held.group, held.id}]; one != nil {
+		one.idle = idle
+	}
+}

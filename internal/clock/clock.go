@@ -1,0 +1,42 @@
+// Package clock lets a test kit give its own clock to code that measures or waits for time beside a message, such as a
+// batch that waits for more messages. Without a test kit it is the clock of this machine.
+package clock
+
+import (
+	"context"
+	"time"
+)
+
+// Clock tells the time and runs functions later.
+type Clock interface {
+	Now() time.Time
+	// AfterFunc calls f in another goroutine, or in that which moves the clock, when d has passed, unless stop was
+	// called before.
+	AfterFunc(d time.Duration, f func()) (stop func() bool)
+	// Wait notes that n more handlers wait for such a call, or with n below 0 that they do not any more. A test kit
+	// moves its clock although these handlers run.
+	Wait(n int)
+}
+
+type key struct{}
+
+// With returns a context whose clock is c.
+func With(ctx context.Context, c Clock) context.Context { return context.WithValue(ctx, key{}, c) }
+
+// Of returns the clock of a context. Without one it returns the clock of this machine.
+func Of(ctx context.Context) Clock {
+	if c, ok := ctx.Value(key{}).(Clock); ok {
+		return c
+	}
+	return machine{}
+}
+
+type machine struct{}
+
+func (machine) Now() time.Time { return time.Now() }
+
+func (machine) AfterFunc(d time.Duration, f func()) (stop func() bool) {
+	return time.AfterFunc(d, f).Stop
+}
+
+func (machine) Wait(int) {}
