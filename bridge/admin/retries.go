@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/duestream/duestream/lua"
 	"github.com/duestream/duestream/stream/deadletter"
 )
 
@@ -16,6 +17,9 @@ type RetryGroup struct {
 	Error string // the common part: see LetterGroup.Error
 	Count int
 	Next  time.Time // the earliest time at which one of them is due
+	// Since is the earliest time at which the attempt that failed last began for one of them; zero = not known. Earlier
+	// attempts may have failed before.
+	Since time.Time
 }
 
 // RetrySummary groups the retries of a queue.
@@ -47,6 +51,9 @@ func (a *Admin) Retries(ctx context.Context, queue string, most int, limit time.
 		s.Looked++
 		if h.Due.Before(one.Next) {
 			one.Next = h.Due
+		}
+		if since := lua.EntryTime(h.Before); !since.IsZero() && (one.Since.IsZero() || since.Before(one.Since)) {
+			one.Since = since
 		}
 		return nil
 	})

@@ -57,11 +57,16 @@ var remedies = map[string][3]string{
 	"far-behind":      {"queue", "consumers", "Open the consumers"},
 	"old-pending":     {"queue", "consumers", "Open the consumers"},
 	"held-long":       {"queue", "consumers", "Open the consumers"},
+	"full":            {"servers#memory", "", "See which queue holds the most"},
+	"nearly-full":     {"servers#memory", "", "See which queue holds the most"},
 }
 
 // Remedy returns the page for a finding; nil = there is none.
 func (a advice) Remedy() (*remedy, error) {
 	page, ok := remedies[a.Name]
+	if ok && strings.HasPrefix(page[0], "servers") { // about no queue
+		return &remedy{page[0], page[2]}, nil
+	}
 	if !ok || len(a.Queues) != 1 || a.Queue == "" {
 		return nil, nil
 	}

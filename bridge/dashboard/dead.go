@@ -56,6 +56,7 @@ type deadView struct {
 	Oldest   time.Time
 	At       time.Time
 	Retries  *retriesView  // nil = not of this page
+	Retrying []queueRow    // queues with retries, the most first; nil = not of this page
 	Unread   []deadSummary // queues whose letters could not be read, or were not yet
 }
 
@@ -148,6 +149,8 @@ func showDead(q *request) (any, error) {
 	v := q.deadView(value.(deadState))
 	if v.Queue != "" {
 		v.Retries = q.retriesOfQueue(v.Queue)
+	} else {
+		v.Retrying = q.retryingQueues()
 	}
 	return v, nil
 }

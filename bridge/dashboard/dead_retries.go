@@ -1,6 +1,8 @@
 package dashboard
 
 import (
+	"cmp"
+	"slices"
 	"strings"
 	"time"
 
@@ -13,6 +15,8 @@ import (
 const (
 	mostRetries = 1000
 	retryStep   = time.Second
+
+	shownRetrying = 50 // queues with retries
 )
 
 // retriesView is the table of retries.
@@ -29,6 +33,22 @@ func (q *request) retriesOfQueue(queue string) *retriesView {
 		return q.shared().Retries(q.ctx, queue, mostRetries, retryStep)
 	})
 	return &retriesView{s, queue, err}
+}
+
+// retryingQueues returns the queues with retries, the most first, from the look that the viewers of the overview share.
+// Without that look it returns none: the page tells of dead letters first.
+func (q *request) retryingQueues() []queueRow {
+	l, err := liveOverview(q)
+	if err != nil {
+		return nil
+	}
+	value, err := q.sample(l)
+	if err != nil {
+		return nil
+	}
+	rows := slices.DeleteFunc(q.overview(value.(systemSample)).Rows, func(r queueRow) bool { return r.Retrying == 0 })
+	slices.SortStableFunc(rows, func(a, b queueRow) int { return cmp.Compare(b.Retrying, a.Retrying) })
+	return rows[:min(len(rows), shownRetrying)]
 }
 
 // Search returns the address of the retries of a row. The variable parts of the error differ, so the search is for the

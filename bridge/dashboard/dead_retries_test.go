@@ -37,6 +37,7 @@ func TestDeadTellsWhatIsBeingRetried(t *testing.T) {
 	if err := other.op.Register(t.Context(), other.Queue); err != nil {
 		t.Fatal(err)
 	}
+	other.Groups("fulfil", "mail")
 	for i := range 3 {
 		other.retry(fmt.Sprint("m-", i), "fulfil", fmt.Sprintf("order-%d: <b>503</b> of globex", i))
 	}
@@ -46,11 +47,14 @@ func TestDeadTellsWhatIsBeingRetried(t *testing.T) {
 	for range 20 {
 		_, text = v.get("dead?queue=" + other.Queue)
 	}
+	contains(t, text, "Since at least", `<time datetime="1970-01-01T00:00:00.001Z"`)
 	contains(t, text, "Being retried", "order-#: &lt;b&gt;503&lt;/b&gt; of globex", "no such address", ">fulfil<",
 		`<data value="3">3</data>`, "state=retrying")
 	if n := server.Calls(t)["zscan"] + server.Calls(t)["hscan"] - before["zscan"] - before["hscan"]; n > 10 {
 		t.Errorf("20 views scanned %d times", n)
 	}
+	v.eventuallyShows("dead", "Errors of "+other.Queue+"</a>") // the page of all queues leads there
+	v.eventuallyShows("", "dead?queue="+other.Queue+`#retries">`)
 	s, err := other.op.Retries(t.Context(), other.Queue, 2, time.Minute)
 	if err != nil || s.Looked != 2 || s.Complete {
 		t.Errorf("a look at two retries: %+v, %v", s, err)

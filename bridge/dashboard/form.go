@@ -62,7 +62,16 @@ func faultsOf(err error) []fault {
 	if slices.ContainsFunc(inner, func(f fault) bool { return f.Field != "" }) {
 		return inner
 	}
-	return []fault{{Text: err.Error()}}
+	return []fault{{Text: errorText(err)}}
+}
+
+// errorText returns an error in words for people in a browser.
+func errorText(err error) string {
+	if errors.Is(err, bridge.ErrFull) {
+		return "Redis is full, and refuses new messages until memory is free. Nothing was changed. The page System shows " +
+			"which queue holds the most"
+	}
+	return err.Error()
 }
 
 // invalidText returns the error without the name of the field, beside which it is shown.

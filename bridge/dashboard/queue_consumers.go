@@ -39,6 +39,24 @@ type heldGroup struct {
 	Entries []admin.PendingEntry // the oldest ones
 }
 
+// longHeld is the time from which the page marks a held message, because its handler may hang.
+const longHeld = time.Minute
+
+// IsLong reports whether an entry has been held for longHeld or more.
+func (h heldGroup) IsLong(e admin.PendingEntry) bool { return time.Duration(e.Held) >= longHeld }
+
+// LongHeld returns for how long a consumer has held the oldest of the listed entries; zero = less than longHeld.
+func (v consumersView) LongHeld(c admin.Consumer) (longest admin.Millis) {
+	for _, group := range v.Held {
+		for _, e := range group.Entries {
+			if group.Group == c.Group && e.Consumer == c.Consumer && group.IsLong(e) {
+				longest = max(longest, e.Held)
+			}
+		}
+	}
+	return longest
+}
+
 // More reports whether the group's consumers hold more entries than are listed.
 func (h heldGroup) More() bool { return h.Total > int64(len(h.Entries)) }
 

@@ -231,3 +231,19 @@ func TestACopyShowsNoInvisibleCharacters(t *testing.T) {
 	contains(t, text, `>the same as a\u202egnp.exe, 1 B<`)
 	lacks(t, text, "the same as a\u202e")
 }
+
+// A full Redis is told in plain words, and what to look at. Regression: the page showed the text of the command.
+func TestCreateTellsThatRedisIsFull(t *testing.T) {
+	t.Parallel()
+	server := redistest.Own(t, "--appendonly", "yes", "--maxmemory-policy", "noeviction")
+	r := newRig(t, server, nil)
+	r.Fill(1)
+	v := r.viewer(access.Verbs(), "*")
+	r.Do("CONFIG", "SET", "maxmemory", "1")
+	form := url.Values{"queue": {r.Queue}, "tab": {"create"}, "id": {"m"}, "payload": {"p"}, "encoding": {"text"}}
+	_, text := v.post("do-queue-create", form)
+	contains(t, text, "Redis is full, and refuses new messages until memory is free. Nothing was changed.")
+	lacks(t, text, "OOM")
+	text = v.eventuallyShows("", "MiB are used (")
+	contains(t, text, `<a href="servers#memory">See which queue holds the most</a>`)
+}

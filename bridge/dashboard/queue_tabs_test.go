@@ -200,6 +200,23 @@ func TestDaysAndMonthsAreThoseOfTheZone(t *testing.T) {
 	contains(t, text, "from=2031-10-26T01%3A00%3A00Z", "Sun 26 Oct 02:00: 1 message")
 }
 
+// A consumer that holds a message for long must be marked, although it is alive.
+func TestAConsumerThatHoldsAMessageForLongIsMarked(t *testing.T) {
+	t.Parallel()
+	entry := func(consumer string, held time.Duration) admin.PendingEntry {
+		return admin.PendingEntry{Consumer: consumer, Held: admin.Millis(held)}
+	}
+	v := consumersView{Held: []heldGroup{
+		{Group: "g", Entries: []admin.PendingEntry{entry("a", 3*time.Minute), entry("a", 5*time.Minute),
+			entry("b", longHeld-1)}},
+		{Group: "h", Entries: []admin.PendingEntry{entry("b", time.Hour)}},
+	}}
+	for consumer, want := range map[string]time.Duration{"a": 5 * time.Minute, "b": 0, "c": 0} {
+		got := time.Duration(v.LongHeld(admin.Consumer{Group: "g", Consumer: consumer}))
+		redistest.Want(t, "held by "+consumer, got, want)
+	}
+}
+
 // With many consumers the tab must list those that hold most, and say how many it leaves out.
 func TestTheTabOfConsumersIsBounded(t *testing.T) {
 	t.Parallel()

@@ -509,7 +509,7 @@ var conflicts = []error{
 
 // newFailure returns the status and text for an error.
 func newFailure(err error) failure {
-	f := failure{Status: http.StatusInternalServerError, Text: err.Error(), cause: err, Hint: admin.Hint(err)}
+	f := failure{Status: http.StatusInternalServerError, Text: errorText(err), cause: err, Hint: admin.Hint(err)}
 	var late tooFast
 	var moved changedMeanwhile
 	var busy tooManyJobs

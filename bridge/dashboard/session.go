@@ -131,6 +131,7 @@ func isThisMachine(host string) bool {
 type loginView struct {
 	Next    string // page to show after the login
 	Refused bool   // the token was refused
+	Ended   bool   // the viewer was logged in with a token that is not valid any more
 	Private bool   // the connection may carry a token
 
 	ByAddress bool // the page sends the token behind # of its address by itself
@@ -138,9 +139,9 @@ type loginView struct {
 
 func (d *Dashboard) showLogin(w http.ResponseWriter, r *http.Request) {
 	view := loginView{Next: safeNext(r.URL.Query().Get("next")), Private: isPrivate(r)}
-	if d.cfg.LoginByAddress {
-		_, err := d.grant(r)
-		view.ByAddress = errors.Is(err, errLogin) // else the address would replace the login of a viewer
+	if _, err := d.grant(r); errors.Is(err, errLogin) {
+		view.Ended = len(r.CookiesNamed(sessionCookie)) > 0
+		view.ByAddress = d.cfg.LoginByAddress // else the address would replace the login of a viewer
 	}
 	d.renderLogin(w, http.StatusOK, view)
 }

@@ -44,7 +44,9 @@ func TestTokensAreAddedAndRemoved(t *testing.T) {
 	if status, text := v.post("do-remove-token", url.Values{"token": {"night-shift"}}); status != http.StatusOK {
 		t.Fatal(text)
 	}
-	added.eventuallyShows("", `id="token"`)
+	added.eventuallyShows("", "Your token is not valid any more")
+	_, text = r.stranger().get("")
+	lacks(t, text, "not valid any more")
 	if r.log.Count(secret) > 0 {
 		t.Error("a log line holds the secret")
 	}

@@ -3,7 +3,6 @@ package policy
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
@@ -38,7 +37,7 @@ func ReadChanges(ctx context.Context, c rueidis.Client, prefix, queue string) ([
 	}
 	changes := make([]Change, 0, len(entries))
 	for _, e := range entries {
-		change := Change{At: timeOf(e.ID), By: e.FieldValues["by"], Setting: e.FieldValues["field"],
+		change := Change{At: lua.EntryTime(e.ID), By: e.FieldValues["by"], Setting: e.FieldValues["field"],
 			Old: e.FieldValues["old"], New: e.FieldValues["new"]}
 		if rest, ofGroup := strings.CutPrefix(change.Setting, "group:"); ofGroup {
 			if group, setting, ok := splitGroupSetting(rest); ok {
@@ -48,14 +47,4 @@ func ReadChanges(ctx context.Context, c rueidis.Client, prefix, queue string) ([
 		changes = append(changes, change)
 	}
 	return changes, nil
-}
-
-// timeOf returns the time in the ID of an entry.
-func timeOf(id string) time.Time {
-	text, _, _ := strings.Cut(id, "-")
-	ms, err := strconv.ParseInt(text, 10, 64)
-	if err != nil {
-		return time.Time{}
-	}
-	return time.UnixMilli(ms)
 }

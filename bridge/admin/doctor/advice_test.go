@@ -59,7 +59,7 @@ func TestAdviceNamesEachTroubleAndNothingElse(t *testing.T) {
 			"s:1: maxmemory-policy is allkeys-lru; 0 keys were evicted since its start. Next: redis-cli"},
 		{"too old", func(s *State) { s.Servers[0].Info["redis_version"] = "6.2.1" }, "D101", "redis 6.2.1. Next: upgrade"},
 		{"nearly full", func(s *State) { s.Servers[0].Info["used_memory"] = "95" }, "D104",
-			"95 of 100 bytes are used. Next: duestream stats"},
+			"0.0 of 0.0 MiB are used (95 %). Next: duestream stats"},
 		{"cannot persist", func(s *State) { s.Servers[0].Info["rdb_last_bgsave_status"] = "err" }, "D107",
 			"rdb_last_bgsave_status is err"},
 		{"overdue", queue(func(q *sizes.QueueSizes) { q.Behind, q.Stalled = minute, minute }), "D309",

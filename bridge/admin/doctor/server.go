@@ -139,9 +139,9 @@ func judge(s *Server, info view.Info, settings map[string]string, say func(c *Ch
 	case machine > 0 && s.MaxMemory > machine:
 		say(noLimit, 1, "maxmemory is %d bytes, the machine has %d", s.MaxMemory, machine)
 	case counted >= s.MaxMemory && told.MaxMemoryPolicy == "noeviction":
-		say(full, counted, "%d of %d bytes are used", counted, s.MaxMemory)
+		say(full, counted, "%s", memoryText(counted, s.MaxMemory))
 	case counted >= s.MaxMemory/10*9:
-		say(nearlyFull, counted, "%d of %d bytes are used", counted, s.MaxMemory)
+		say(nearlyFull, counted, "%s", memoryText(counted, s.MaxMemory))
 	}
 	switch {
 	case !s.AOF:
@@ -267,4 +267,10 @@ func (e *examination) noBridge(beats []view.Heartbeat) *Finding {
 		found = "no bridge is alive: the last heartbeats are too old, or too far ahead"
 	}
 	return e.finding(noBridge, place{}, e.globals.Bridges, "", int64(len(beats)), found, some...)
+}
+
+// memoryText says how much of the memory is used.
+func memoryText(used, most int64) string {
+	return fmt.Sprintf("%.1f of %.1f MiB are used (%.0f %%)", float64(used)/(1<<20), float64(most)/(1<<20),
+		100*float64(used)/float64(most))
 }
