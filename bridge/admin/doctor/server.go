@@ -119,7 +119,8 @@ func (l *look) server(c rueidis.Client, address string, info view.Info, told boo
 }
 
 // judge checks the settings and the state of a server, and calls say for each defect.
-func judge(s *Server, info view.Info, settings map[string]string, say func(c *Check, count int64, found string, args ...any)) {
+func judge(s *Server, info view.Info, settings map[string]string, say func(c *Check, count int64, found string,
+	args ...any)) {
 	told := info.Server()
 	s.Product, s.Version, s.Role, s.AOF, s.Fsync = told.Product, told.Version, told.Role, told.AOF, settings["appendfsync"]
 	s.MaxMemory, s.Used, s.Replicas = told.MaxMemory, told.UsedMemory, told.Replicas
@@ -181,7 +182,8 @@ func replicas(info view.Info, settings map[string]string, say func(c *Check, cou
 	good, _ := strconv.Atoi(text)
 	switch {
 	case counted && good < max(1, need):
-		say(tooFewReplicas, int64(good), "%s good, %d needed", plural(int64(good), "replica is", "replicas are"), max(1, need))
+		say(tooFewReplicas, int64(good), "%s good, %d needed", plural(int64(good), "replica is", "replicas are"),
+			max(1, need))
 	case need > 0:
 		say(needsReplicas, int64(need), "min-replicas-to-write is %d", need)
 	}
