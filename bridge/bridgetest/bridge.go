@@ -32,7 +32,8 @@ type steppedBridge struct {
 	log     *slog.Logger
 	clock   *kitClock
 	readers *readers
-	setIdle bool // the server counts idle times by a clock of its own: set them before they are used
+	written func() []string // schedules that plain commands have written since the last call
+	setIdle bool            // the server counts idle times by a clock of its own: set them before they are used
 
 	queues   map[string]string // the registry at the last look
 	planner  *planner.Planner

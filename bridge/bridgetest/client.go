@@ -100,6 +100,9 @@ func (t timed) convert(c rueidis.CommandClient, cmd rueidis.Completed) rueidis.C
 		seconds, micros, _ := t.clock.words()
 		return c.B().Eval().Script(timeText).Numkeys(0).Arg(seconds, micros).Build()
 	}
+	if len(words) > 3 && words[0] == "ZADD" {
+		t.activity.noteSchedule(words[1])
+	}
 	if len(words) < 3 || !strings.HasPrefix(words[0], "EVAL") {
 		return cmd
 	}

@@ -1,6 +1,7 @@
 package bridgetest
 
 import (
+	"maps"
 	"slices"
 	"strconv"
 	"sync"
@@ -114,9 +115,33 @@ type activity struct {
 	count   atomic.Uint64 // beginnings and ends of commands
 	running atomic.Int64
 	changed chan struct{} // has a value after a command has ended
+
+	mu        sync.Mutex
+	schedules map[string]bool // keys that plain commands have added members to
 }
 
-func newActivity() *activity { return &activity{changed: make(chan struct{}, 1)} }
+func newActivity() *activity {
+	return &activity{changed: make(chan struct{}, 1), schedules: map[string]bool{}}
+}
+
+// noteSchedule notes that a plain command adds a member to a key.
+func (a *activity) noteSchedule(key string) {
+	if a == nil {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.schedules[key] = true
+}
+
+// takeSchedules returns the keys that were noted since the last call.
+func (a *activity) takeSchedules() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	keys := slices.Sorted(maps.Keys(a.schedules))
+	clear(a.schedules)
+	return keys
+}
 
 // begin notes that a command begins, and returns the function that notes its end.
 func (a *activity) begin() (end func()) {

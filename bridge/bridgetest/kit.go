@@ -148,7 +148,7 @@ func open(t TB, cfg Config) (k *Kit, err error) {
 		}
 	}
 	k.bridge = newSteppedBridge(k.own, k.prefix, cfg.Logger, k.clock, k.readers)
-	k.bridge.setIdle = !k.server.hasClock
+	k.bridge.setIdle, k.bridge.written = !k.server.hasClock, k.activity.takeSchedules
 	if err := k.bridge.beat(k.ctx); err != nil {
 		return nil, err
 	}

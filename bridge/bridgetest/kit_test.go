@@ -3,11 +3,14 @@ package bridgetest
 import (
 	"context"
 	"fmt"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
 )
 
 func TestMain(m *testing.M) { redistest.Main(m) }
@@ -67,4 +70,20 @@ func ok(t *testing.T, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// scriptSHAs returns the SHA-1 of every script of duestream.
+func scriptSHAs(t *testing.T) (all []string) {
+	files, err := filepath.Glob("../../lua/generated/*.lua")
+	ok(t, err)
+	for _, file := range files {
+		name := strings.TrimSuffix(filepath.Base(file), ".lua")
+		if sha := sha1Of(lua.Source(name)); lua.ScriptName(sha) == name {
+			all = append(all, sha)
+		}
+	}
+	if len(all) < 30 {
+		t.Fatalf("%d scripts", len(all))
+	}
+	return all
 }

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -32,8 +33,9 @@ type partition struct {
 	groups   []view.GroupInfo
 	turns    int64     // members of the zset of ordering keys
 	lease    time.Time // end of the lease that ends first; zero = there is none
-	recurs   int64     // recurrences
-	revision string    // changes when somebody changes a recurrence
+	leases   map[entryOf]time.Time
+	recurs   int64  // recurrences
+	revision string // changes when somebody changes a recurrence
 
 	held []heldEntry // pending entries
 }
@@ -48,6 +50,9 @@ type heldEntry struct {
 // look reads the state of all queues, and notes how long entries are pending. It takes one round trip, another one if
 // there are new queues, and one for each group with pending entries.
 func (b *steppedBridge) look(ctx context.Context) (*state, error) {
+	if err := b.registerFound(ctx); err != nil {
+		return nil, err
+	}
 	for {
 		s := b.knownPartitions()
 		queues := map[string]string{}
@@ -72,9 +77,23 @@ func (b *steppedBridge) look(ctx context.Context) (*state, error) {
 				}
 			}
 		}
-		b.ages.keep(s)
-		return s, nil
+		return s, b.noteAges(ctx, s)
 	}
+}
+
+// registerFound registers the queues of schedules that plain commands have written. A bridge finds them by a scan.
+func (b *steppedBridge) registerFound(ctx context.Context) error {
+	var found []string
+	for _, key := range b.written() {
+		if queue, _, ok := lua.QueueOf(b.prefix, key); ok && b.queues[queue] == "" {
+			found = append(found, queue)
+		}
+	}
+	if len(found) == 0 {
+		return nil
+	}
+	_, err := lua.Register(ctx, b.client, lua.NewGlobals(b.prefix), found)
+	return err
 }
 
 // knownPartitions returns the partitions of the queues that the registry had at the last look.
@@ -106,6 +125,19 @@ func (b *steppedBridge) questions(p *partition) []view.Question {
 		ms := math.Ceil(min(max(due, 1), 1e14)) // a due time of 0 or less is long ago; nothing is due after the year 5138
 		return time.UnixMilli(int64(ms)), nil
 	}
+	leases := func(reply rueidis.RedisResult) (time.Time, error) {
+		scores, err := reply.AsZScores()
+		p.leases = map[entryOf]time.Time{}
+		for _, one := range scores { // the member is length, entry and group
+			if parts := strings.SplitN(one.Member, lua.Separator, 3); len(parts) == 3 {
+				p.leases[entryOf{p.keys.Stream, parts[2], parts[1]}] = time.UnixMilli(int64(one.Score))
+			}
+		}
+		if len(scores) == 0 {
+			return time.Time{}, err
+		}
+		return time.UnixMilli(int64(scores[0].Score)), err
+	}
 	last := func(reply rueidis.RedisResult) (id view.EntryID, err error) {
 		entries, err := reply.AsXRange()
 		if err != nil || len(entries) == 0 {
@@ -118,7 +150,7 @@ func (b *steppedBridge) questions(p *partition) []view.Question {
 		view.GroupsOf(c, p.keys.Stream, &p.groups),
 		view.Into(c.B().Xrevrange().Key(p.keys.Stream).End("+").Start("-").Count(1).Build(), &p.lastID, last),
 		view.Into(c.B().Zrange().Key(p.keys.Due).Min("0").Max("0").Withscores().Build(), &p.due, first),
-		view.Into(c.B().Zrange().Key(p.keys.Leases).Min("0").Max("0").Withscores().Build(), &p.lease, first),
+		view.Into(c.B().Zrange().Key(p.keys.Leases).Min("0").Max("999").Withscores().Build(), &p.lease, leases),
 		view.Number(c.B().Zcard().Key(p.keys.Turns).Build(), &p.turns),
 		view.Number(c.B().Hlen().Key(p.keys.Recurring).Build(), &p.recurs),
 		view.Into(c.B().Hget().Key(p.keys.Planned).Field("").Build(), &p.revision, optionalText),
@@ -174,19 +206,28 @@ type age struct {
 	seen  time.Time     // real time of the first look
 }
 
-// keep notes new pending entries, and forgets those that are gone. If the idle time of an entry became shorter, its
+// noteAges notes new pending entries, and forgets those that are gone. If the idle time of an entry became shorter, its
 // consumer has extended it.
-func (a *ages) keep(s *state) {
-	now, present := a.clock.Now(), map[entryOf]*age{}
+func (b *steppedBridge) noteAges(ctx context.Context, s *state) error {
+	now, present := b.clock.Now(), map[entryOf]*age{}
 	for _, p := range s.partitions {
+		var timeouts map[string]time.Duration
 		for _, held := range p.held {
 			key := entryOf{p.keys.Stream, held.group, held.id}
-			one := a.since[key]
+			one, end := b.ages.since[key], p.leases[key]
 			switch {
-			case one == nil && !p.lease.IsZero(): // a lease begins with an idle time above 0
-				one = &age{since: now.Add(-held.idle), seen: time.Now()}
+			case one == nil && !end.IsZero(): // the entry is as old as if its lease ended with the visibility timeout
+				if timeouts == nil {
+					var err error
+					if timeouts, err = b.timeouts(ctx, p); err != nil {
+						return err
+					}
+				}
+				one = &age{since: end.Add(-timeouts[held.group]), seen: time.Now()}
 			case one == nil:
 				one = &age{since: now, seen: time.Now()}
+			case held.idle < one.idle && !end.IsZero():
+				one.since = now.Add(-held.idle)
 			case held.idle < one.idle:
 				one.since = now
 			}
@@ -194,7 +235,8 @@ func (a *ages) keep(s *state) {
 			present[key] = one
 		}
 	}
-	a.since = present
+	b.ages.since = present
+	return nil
 }
 
 // of returns for how long an entry is pending.
