@@ -463,6 +463,28 @@ func Example_batches() {
 	// Output: all orders are inserted
 }
 
+func Example_rateOfAGroup() {
+	g := newGuide()
+	defer g.close()
+	ctx, client, r, prefix := g.ctx, g.client, g.r, g.prefix
+	called := make(chan int)
+	mux := &bridge.Mux{}
+	StoreOrder.Handle(mux, func(_ context.Context, d *bridge.Delivery[Order]) error {
+		called <- d.Value.ID
+		return nil
+	})
+
+	worker, err := bridge.NewWorker(bridge.WorkerConfig{Redis: r, Prefix: prefix, Group: "partner", Mux: mux,
+		GroupRate: "10/s", GroupBurst: 1})
+	check(err)
+
+	_, err = StoreOrder.Schedule(ctx, client, Order{ID: 42})
+	check(err)
+	g.workers.Go(func() { check(worker.Run(ctx)) })
+	fmt.Println(<-called)
+	// Output: 42
+}
+
 func Example_wrapAllSends() {
 	g := newGuide()
 	defer g.close()

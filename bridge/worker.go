@@ -110,6 +110,16 @@ type WorkerConfig struct {
 	// connection. An error of Admit is handled like an error of the read. nil = no limit.
 	Admit func(ctx context.Context, limit int) (int, error)
 
+	// GroupRate limits how many handlers all workers of the group start for each of their queues, by the clock of the
+	// server, for example "10/s". Give all workers of the group the same GroupRate and GroupBurst. A message is read
+	// only shortly before the rate allows its handler, so others stay ready for any worker, and no attempt is counted. A
+	// message that would wait for more than 5s after it was read is released. Only handlers count, also those of
+	// retries. Default: no limit. To limit how many messages become ready, set the policy's Rate.
+	GroupRate Rate
+	// GroupBurst is how many handlers may start at once after a quiet time: 1 to 1,000,000. Default: the handlers of a
+	// tenth of a second, at least 1.
+	GroupBurst int
+
 	// Concurrency is the number of slots: how many handlers run at once, for all queues together. Each handler holds
 	// one message. Default 16.
 	Concurrency int
@@ -159,7 +169,7 @@ func NewWorker(cfg WorkerConfig) (*Worker, error) {
 		Concurrency:     cfg.Concurrency,
 		ShutdownTimeout: cfg.ShutdownTimeout, CancelGrace: cfg.CancelGrace, Logger: cfg.Logger,
 		HandlerTimeout: cfg.HandlerTimeout, AbandonAfter: cfg.AbandonAfter, MaxAbandoned: cfg.MaxAbandoned,
-		Stopping: stopping,
+		Stopping: stopping, GroupRate: cfg.GroupRate, GroupBurst: cfg.GroupBurst,
 	})
 	if muxFault != nil {
 		return nil, lua.Faults("worker", muxFault, errors.Unwrap(err)) // stream's error begins with "worker" already

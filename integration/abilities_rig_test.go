@@ -45,7 +45,8 @@ var grownCounts = lua.Counts{1, 4}
 func (g *guests) runSharedBridge(t *testing.T) *bridge.Redis {
 	t.Helper()
 	s := &stack{t: t}
-	b, err := bridge.NewBridge(bridge.Config{Redis: g.dial("bridge"), Prefix: g.prefix, AnyServer: true, Defaults: quick()})
+	b, err := bridge.NewBridge(bridge.Config{Redis: g.dial("bridge"), Prefix: g.prefix, AnyServer: true,
+		Defaults: quick()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -203,10 +204,11 @@ func (a *asUser) awaitEmpty() {
 
 // startWorker runs a worker with the given connection. It returns a channel that gets the ID of each message that
 // handle accepts; nil accepts all.
-func (a *asUser) startWorker(r *bridge.Redis, handle func(*bridge.Message) error) <-chan string {
+func (a *asUser) startWorker(r *bridge.Redis, handle func(*bridge.Message) error,
+	change ...func(*bridge.WorkerConfig)) <-chan string {
 	a.t.Helper()
 	ids := make(chan string, 1000)
-	w, err := bridge.NewWorker(bridge.WorkerConfig{
+	cfg := bridge.WorkerConfig{
 		Redis: r, Prefix: a.prefix, Queue: a.queue, Group: abilityGroup, Concurrency: 40,
 		Handler: func(_ context.Context, m *bridge.Message) error {
 			if handle != nil {
@@ -216,7 +218,11 @@ func (a *asUser) startWorker(r *bridge.Redis, handle func(*bridge.Message) error
 			}
 			ids <- m.ID
 			return nil
-		}})
+		}}
+	for _, one := range change {
+		one(&cfg)
+	}
+	w, err := bridge.NewWorker(cfg)
 	a.must(err)
 	a.workers = append(a.workers, (&stack{t: a.t}).run("worker", w.Run))
 	return ids

@@ -41,7 +41,8 @@ func (a *asUser) asPlain(commands ...[]string) {
 
 func (a *asUser) plainSchedule(id string) {
 	k, g := a.keys(id), lua.NewGlobals(a.prefix)
-	a.asPlain([]string{"HSETNX", g.Queues, a.queue, "1"}, []string{"HGET", g.Queues, a.queue}, []string{"TIME"}, []string{"MULTI"},
+	a.asPlain([]string{"HSETNX", g.Queues, a.queue, "1"}, []string{"HGET", g.Queues, a.queue}, []string{"TIME"},
+		[]string{"MULTI"},
 		[]string{"HSET", k.Payload, id, "x"}, []string{"HSET", k.Meta, id, `{"h:a":"b"}`}, []string{"ZADD", k.Due, "1", id},
 		[]string{"XADD", k.Wake, "MAXLEN", "1", "*", "due_ms", "1"}, []string{"EXEC"},
 		[]string{"XADD", g.Wake, "MAXLEN", "1", "*", "queues", "1"})
@@ -50,7 +51,8 @@ func (a *asUser) plainSchedule(id string) {
 func plainCancel(a *asUser) {
 	k := a.keys("m")
 	a.feedLater("m")
-	a.asPlain([]string{"ZSCORE", k.Due, "m"}, []string{"MULTI"}, []string{"ZREM", k.Due, "m"}, []string{"HDEL", k.Payload, "m"},
+	a.asPlain([]string{"ZSCORE", k.Due, "m"}, []string{"MULTI"}, []string{"ZREM", k.Due, "m"},
+		[]string{"HDEL", k.Payload, "m"},
 		[]string{"HDEL", k.Meta, "m"}, []string{"ZREM", k.Seen, "m"}, []string{"EXEC"})
 	a.awaitEmpty()
 }
@@ -91,7 +93,8 @@ func plainReceive(a *asUser) {
 func plainExtend(a *asUser) {
 	a.feed("m")
 	stream, entry := a.plainRead("m")
-	a.asPlain([]string{"XCLAIM", stream, abilityGroup, "c", "0", entry, "JUSTID"}, []string{"XACK", stream, abilityGroup, entry})
+	a.asPlain([]string{"XCLAIM", stream, abilityGroup, "c", "0", entry, "JUSTID"},
+		[]string{"XACK", stream, abilityGroup, entry})
 	a.awaitEmpty()
 }
 
@@ -294,6 +297,13 @@ func healGroup(a *asUser) {
 	a.await(handled, "m")
 }
 
+func shareRate(a *asUser) {
+	handled := a.startWorker(a.redis, nil, func(c *bridge.WorkerConfig) { c.GroupRate, c.GroupBurst = "1000/s", 1 })
+	ids := manyNames(5)
+	a.feed(ids...)
+	a.await(handled, ids...)
+}
+
 // post runs the push runner as the user, and waits until it has posted five messages to a server of this test.
 func post(a *asUser, target push.Target) {
 	arrived := make(chan string, 10)
@@ -461,7 +471,8 @@ func overHTTP(a *asUser, steps ...func(w *web)) {
 // ask sends a request that must succeed, and returns the body of the response.
 func (w *web) ask(method, path, body string) string {
 	w.t.Helper()
-	request, err := http.NewRequestWithContext(w.t.Context(), method, w.base+strings.ReplaceAll(path, "{q}", "/queues/"+w.queue),
+	request, err := http.NewRequestWithContext(w.t.Context(), method,
+		w.base+strings.ReplaceAll(path, "{q}", "/queues/"+w.queue),
 		strings.NewReader(body))
 	w.must(err)
 	request.Header.Set("Authorization", "Bearer "+w.token)
@@ -515,7 +526,8 @@ func receiveHTTP(w *web) {
 }
 
 func lookHTTP(w *web) {
-	for _, path := range []string{"/queues", "/messages/m", "{q}/stats", "{q}/schedule", "{q}/pending?group=" + abilityGroup,
+	for _, path := range []string{"/queues", "/messages/m", "{q}/stats", "{q}/schedule",
+		"{q}/pending?group=" + abilityGroup,
 		"{q}/consumers?group=" + abilityGroup, "{q}/policy", "{q}/messages/m"} {
 		w.ask("GET", path, "")
 	}
@@ -586,8 +598,10 @@ func settingsHTTP(w *web) {
 func operatorLooks(a *asUser) {
 	a.feedLater("m")
 	a.makeDeadLetters("d")
-	for _, words := range []string{"stats", "stats Q", "find m", "show Q m", "peek Q", "pending Q " + abilityGroup, "consumers Q",
-		"story d", "dead list Q", "dead list Q --summary", "queue show Q", "push list", "recur list", "token list", "health"} {
+	for _, words := range []string{"stats", "stats Q", "find m", "show Q m", "peek Q",
+		"pending Q " + abilityGroup, "consumers Q",
+		"story d", "dead list Q", "dead list Q --summary", "queue show Q", "push list", "recur list", "token list",
+		"health"} {
 		a.command(strings.Fields(strings.ReplaceAll(words, "Q", a.queue))...)
 	}
 }

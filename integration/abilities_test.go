@@ -38,9 +38,10 @@ var abilities = map[string]func(a *asUser){
 	"producer: cancel a retry":               cancelRetry,
 	"producer: reschedule":                   moveScheduled,
 	"producer: reschedule a retry":           moveRetry,
-	"producer + a `Client` that writes, runs or lists recurrences: write, list, pause, run and remove a recurrence": recurInGo,
-	"producer + a `Client` that writes, runs or lists recurrences: `duestream recur`":                               recurByCommand,
-	"producer + a `Client` that cancels what is ready or running: cancel what is ready or running":                  cancelRunning,
+	"producer + a `Client` that writes, runs or lists recurrences: write, list, pause, run and remove " +
+		"a recurrence": recurInGo,
+	"producer + a `Client` that writes, runs or lists recurrences: `duestream recur`":              recurByCommand,
+	"producer + a `Client` that cancels what is ready or running: cancel what is ready or running": cancelRunning,
 
 	"worker: acknowledge":              func(a *asUser) { a.work(nil); a.feed("m"); a.awaitEmpty() },
 	"worker: acknowledge many at once": func(a *asUser) { a.work(nil); a.feed(manyNames(40)...); a.awaitEmpty() },
@@ -70,6 +71,7 @@ var abilities = map[string]func(a *asUser){
 	"worker: extend":                  extendLong,
 	"worker: keep the order of a key": keepOrder,
 	"worker: create a lost group":     healGroup,
+	"worker: share a rate":            shareRate,
 
 	"worker + `duestream push run`: post":           func(a *asUser) { post(a, push.Target{}) },
 	"worker + `duestream push run`: post at a rate": postAtRate,
@@ -185,7 +187,9 @@ func TestUsersHaveEveryAbilityOfTheTable(t *testing.T) {
 		}
 	}
 	for _, m := range alsoRow.FindAllStringSubmatch(also, -1) {
-		proven := slices.ContainsFunc(rows, func(r abilitiesOf) bool { return r.also != "" && strings.HasPrefix(m[1], r.also) })
+		proven := slices.ContainsFunc(rows, func(r abilitiesOf) bool {
+			return r.also != "" && strings.HasPrefix(m[1], r.also)
+		})
 		for begin := range provenElsewhere {
 			proven = proven || strings.HasPrefix(m[1], begin)
 		}

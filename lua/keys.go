@@ -52,6 +52,10 @@ func (k Keys) All() []string {
 		k.History, k.Rate, k.Turns, k.Leases, k.Push, k.Changes}
 }
 
+// GroupRate returns the key of the token bucket for the rate that all workers of a group share. It is a string, `<full
+// again at, Unix µs> <µs per handler>`, and expires when the bucket is full.
+func (k Keys) GroupRate(group string) string { return k.Rate + ":" + group }
+
 // As returns the keys with the actor that uses them: the name of a client, bridge, worker or operator, for the history.
 func (k Keys) As(actor string) Keys {
 	k.Actor = actor
@@ -75,8 +79,8 @@ func NewGlobals(prefix string) Globals {
 	}
 }
 
-// Bucket returns the key of the token bucket for the rate of an access token. It is a string, `<full again at, Unix µs>
-// <µs per call>`, and expires when the bucket is full.
+// Bucket returns the key of the token bucket for the rate of an access token. It is a string, `<full again at, Unix
+// µs> <µs per call>`, and expires when the bucket is full.
 func (g Globals) Bucket(digest string) string { return g.Tokens + ":" + digest }
 
 // QueueOf returns the queue and the partition whose schedule is at key. ok is false if key is not a schedule of this

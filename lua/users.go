@@ -22,7 +22,7 @@ var usersOf = map[string][]string{
 	"reschedule_retries": {"gateway", "producer"}, "restore": nil,
 	"retry": {"gateway", "worker"}, "search_due": {"gateway"}, "search_entries": {"gateway"}, "set_policy": {"gateway"},
 	"set_target": nil,
-	"signal":     {"bridge", "gateway", "producer", "worker"}, "survey": {"bridge"}, "take": {"gateway"},
+	"signal":     {"bridge", "gateway", "producer", "worker"}, "survey": {"bridge"}, "take": {"gateway", "worker"},
 	"trim":     {"bridge"},
 	"versions": {"gateway", "producer"}, "withdraw": {"bridge"},
 }

@@ -32,8 +32,15 @@ type handling struct {
 	abandoned bool
 }
 
-// handle runs the handler on one delivery, and settles the delivery by its result.
+// handle runs the handler on one delivery, and settles the delivery by its result. If the rate of the group does not
+// allow the handler soon, it releases the delivery.
 func (p *partitionWorker) handle(d *delivery) {
+	if p.queue.rate != nil {
+		if err := p.queue.rate.take(d.ctx, p.stopping); err != nil {
+			p.finish(d, Release(err))
+			return
+		}
+	}
 	err, panicked := errGoexit, false
 	defer func() { p.returned(d, err, panicked) }() // deferred, because nothing else runs after runtime.Goexit
 	p.begin(d)

@@ -31,6 +31,8 @@ type partitionWorker struct {
 	breaks  atomic.Uint64 // number of connection breaks, after which an entry ID may name another message: see heldAt
 	state   loop.Reporter
 
+	stopping <-chan struct{} // closed when Run's context is cancelled
+
 	// Settlements: see settleLoop.
 	unsettled     unsettled
 	lastSettled   time.Time    // beginning of the last call; used by settleLoop only
@@ -127,6 +129,7 @@ func (p *partitionWorker) trouble() error {
 // run serves the partition until ctx is cancelled, and then lets handlers finish and releases its entries. It returns
 // the number of handlers that did not return.
 func (p *partitionWorker) run(ctx context.Context) (left int) {
+	p.stopping = ctx.Done()
 	// Handlers, extends and acknowledgements outlive ctx; hard ends them.
 	hard, stop := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer stop(nil)

@@ -20,6 +20,7 @@ type queueWorker struct {
 	share    *queueShare // nil = the worker has only this queue
 	floods   loop.Floods // limits log lines about single messages
 	registry registryWatch
+	rate     *groupRate // nil = there is no rate
 
 	mu         sync.Mutex
 	partitions []*partitionWorker
@@ -28,7 +29,7 @@ type queueWorker struct {
 // newQueueWorker returns the worker of one queue. It shares a pool with the workers of other queues.
 func newQueueWorker(cfg WorkerConfig, queue string, p *pool, share *queueShare) *queueWorker {
 	cfg.Queue = queue
-	q := &queueWorker{cfg: cfg, pool: p, share: share}
+	q := &queueWorker{cfg: cfg, pool: p, share: share, rate: newGroupRate(cfg)}
 	q.log = cfg.Logger.With(slog.String("queue", cfg.Queue), slog.String("group", cfg.Group))
 	q.registry = registryWatch{
 		state: loop.Reporter{Log: q.log, Activity: "reading the number of partitions"},

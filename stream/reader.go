@@ -115,11 +115,23 @@ func (p *partitionWorker) readOnce(ctx, hard context.Context) error {
 
 // admitted returns how many messages may be read; 0 if ctx has ended.
 func (p *partitionWorker) admitted(ctx context.Context) (int, error) {
-	if p.cfg.Admit == nil {
-		return p.cfg.Concurrency, nil
+	most := p.cfg.Concurrency
+	if rate := p.queue.rate; rate != nil {
+		if p.idle { // other partitions and workers wait for messages, too, and only some of them will get one
+			most = 1
+		}
+		// While the partition waits, it counts as idle, because it must not hold up other queues.
+		n, err := rate.admit(ctx, most, func() { p.setIdle(true) })
+		if n == 0 || err != nil {
+			return 0, err
+		}
+		most = n
 	}
-	n, err := p.cfg.Admit(ctx, p.cfg.Concurrency)
-	return min(max(n, 0), p.cfg.Concurrency), err
+	if p.cfg.Admit == nil {
+		return most, nil
+	}
+	n, err := p.cfg.Admit(ctx, most)
+	return min(max(n, 0), most), err
 }
 
 // reservation holds the slots and the longest wait of a partition's next read.
@@ -257,6 +269,9 @@ func (p *partitionWorker) startAll(all []*delivery) int {
 	p.delivered.Add(uint64(len(own)))
 	p.report(observe.Delivered, len(own))
 	p.held.add(own)
+	if p.queue.rate != nil {
+		p.queue.rate.waiting.Add(int64(len(own)))
+	}
 	p.runners.start(own)
 	return len(own)
 }

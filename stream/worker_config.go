@@ -80,6 +80,15 @@ type WorkerConfig struct {
 	// an error of the read.
 	Admit func(ctx context.Context, limit int) (int, error)
 
+	// GroupRate limits how many handlers all workers of the group start for each queue, by the clock of the server. Its
+	// bucket is in Redis, so all workers of the group should have the same GroupRate and GroupBurst. A message is read
+	// only shortly before the rate allows its handler. Until then it stays ready, and is held by no worker. A message
+	// that waits for more than 5s after it was read is released. Default "": no limit.
+	GroupRate lua.Rate
+	// GroupBurst is how many handlers may start at once after a quiet time: 1 to 1,000,000. Default: the handlers of a
+	// tenth of a second, at least 1.
+	GroupBurst int
+
 	// Stopping, when set, is called once, on a goroutine of its own, when Run begins to stop. Handlers that wait for
 	// further messages need not wait any longer then.
 	Stopping func()
@@ -163,6 +172,7 @@ func (c WorkerConfig) validate() error {
 		lua.CheckConsumer(c.Consumer),
 		lua.Required("handler", c.Handler != nil),
 		lua.Between("concurrency", c.Concurrency, 1, MaxConcurrency),
+		c.checkGroupRate(),
 		lua.AtLeast("cancel grace", c.CancelGrace, 0),
 		lua.Between("handler timeout", c.HandlerTimeout, 0, lua.MaxDelay),
 		lua.AtLeast("abandon after", c.AbandonAfter, 0),

@@ -72,7 +72,8 @@ var (
 			sends: map[string][]string{"EXISTS": {"stream"}, "HEXISTS": {"duestream:queues"}, "TYPE": {"due"}, "TIME": {""},
 				"HGET": {"duestream:tokens", "duestream:queues", "meta"}, "HGETALL": {"policy", "recurring"},
 				"HKEYS": {"duestream:queues"}, "HLEN": {"duestream:tokens"}, "HMGET": {"policy", "payload"},
-				"HDEL": {"duestream:queues", "duestream:tokens"}, "HSCAN": {"duestream:tokens"}, "HSET": {"duestream:tokens", "payload", "meta"},
+				"HDEL": {"duestream:queues", "duestream:tokens"}, "HSCAN": {"duestream:tokens"},
+				"HSET":    {"duestream:tokens", "payload", "meta"},
 				"HSTRLEN": {"payload", "meta"}, "INFO": {""}, "MEMORY USAGE": {"stream"},
 				"WATCH": {"duestream:tokens"}, "UNWATCH": {""}, "MULTI": {""}, "EXEC": {""}, "UNLINK": {"history"},
 				"ZMSCORE": {"due", "seen"},
@@ -105,6 +106,8 @@ func keysOf(script, name string) []string {
 		return []string{"duestream:" + name}
 	case "settings":
 		return []string{anyQueue + "policy", "duestream:defaults"}
+	case "bucket":
+		return []string{anyQueue + "rate:group"}
 	case "fields":
 		return []string{anyQueue + "payload", anyQueue + "meta"}
 	case "entries":
