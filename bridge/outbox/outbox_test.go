@@ -342,6 +342,23 @@ func TestABatchIsBoundedInBytes(t *testing.T) {
 	}
 }
 
+// Each queue has an equal share of a batch, and at least one row.
+func TestQueuesShareABatch(t *testing.T) {
+	t.Parallel()
+	var rows []*row
+	for _, queue := range []string{"a", "b"} {
+		for range 10 {
+			rows = append(rows, &row{queue: queue, size: 30})
+		}
+	}
+	count := map[string]int{}
+	for _, one := range chosen(append(rows, &row{queue: "c", size: 100}), 330) {
+		count[one.queue]++
+	}
+	redistest.Want(t, "rows", fmt.Sprint(count), "map[a:4 b:4 c:1]")
+	redistest.Want(t, "one huge row", len(chosen([]*row{{queue: "a", size: 1000}}, 300)), 1)
+}
+
 // An adapter for pgx passes statements, numbers of rows and errors.
 func TestPgxIsATx(t *testing.T) {
 	t.Parallel()

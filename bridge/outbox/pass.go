@@ -64,10 +64,8 @@ func (r *Relay) tryPass(ctx context.Context) (found bool, err error) {
 
 // take locks and reads the next rows, without the queues that wait.
 func (r *Relay) take(ctx context.Context, tx *sql.Tx) ([]*row, error) {
-	if r.cfg.Outbox.sql.dialect == SQLite {
-		if _, err := tx.ExecContext(ctx, r.cfg.Outbox.sql.lock); err != nil {
-			return nil, err
-		}
+	if _, err := tx.ExecContext(ctx, r.cfg.Outbox.sql.begin); err != nil {
+		return nil, err
 	}
 	leftOut, err := json.Marshal(r.leftOut())
 	if err != nil {
@@ -77,25 +75,43 @@ func (r *Relay) take(ctx context.Context, tx *sql.Tx) ([]*row, error) {
 	if err != nil || len(rows) == 0 {
 		return nil, err
 	}
+	rows = chosen(rows, maxBatchBytes)
 	return rows, r.readMessages(ctx, tx, rows)
 }
 
-// lockRows locks the next rows, and returns as many of them as fit into a batch, without their messages.
+// chosen returns as many rows as fit into a batch of this size, at least one. Each queue has an equal share, and at
+// least one row if there is room. Their order changes from call to call, so that none is always the last.
+func chosen(rows []*row, size int64) (batch []*row) {
+	byQueue := map[string][]*row{}
+	for _, one := range rows {
+		byQueue[one.queue] = append(byQueue[one.queue], one)
+	}
+	share := size / int64(len(byQueue))
+	for _, ofQueue := range byQueue { // in random order
+		for used := int64(0); len(ofQueue) > 0 && used < share && size > 0; ofQueue = ofQueue[1:] {
+			used += ofQueue[0].size
+			size -= ofQueue[0].size
+			batch = append(batch, ofQueue[0])
+		}
+	}
+	return batch
+}
+
+// lockRows locks the next rows, and returns them without their messages.
 func (r *Relay) lockRows(ctx context.Context, tx *sql.Tx, leftOut string) (rows []*row, err error) {
 	found, err := tx.QueryContext(ctx, r.cfg.Outbox.sql.take, leftOut, r.cfg.Batch)
 	if err != nil {
 		return nil, err
 	}
 	defer found.Close()
-	for size := 0; size < maxBatchBytes && found.Next(); {
+	for found.Next() {
 		one := &row{}
-		var ageMs, bytes int64
-		err := found.Scan(&one.seq, &one.operation, &one.queue, &one.id, &ageMs, &one.tries, &bytes)
+		var ageMs int64
+		err := found.Scan(&one.seq, &one.operation, &one.queue, &one.id, &ageMs, &one.tries, &one.size)
 		if err != nil {
 			return nil, err
 		}
 		one.age = time.Duration(ageMs) * time.Millisecond
-		size += int(bytes)
 		rows = append(rows, one)
 	}
 	return rows, found.Err()

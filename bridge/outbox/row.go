@@ -16,6 +16,7 @@ type row struct {
 	seq       int64
 	operation string
 	queue, id string
+	size      int64         // of text
 	text      string        // JSON of the message
 	age       time.Duration // since the statement that wrote the row, by the clock of the database
 	tries     int64

@@ -39,7 +39,8 @@ const SchemaPostgreSQL = `CREATE TABLE IF NOT EXISTS "duestream_outbox" (
   failed_ms  bigint NOT NULL DEFAULT 0, -- when it was refused; 0 = it waits
   error      text   NOT NULL DEFAULT ''
 );
-CREATE INDEX IF NOT EXISTS "duestream_outbox_waiting" ON "duestream_outbox" (seq) WHERE failed_ms = 0;
+CREATE INDEX IF NOT EXISTS "duestream_outbox_waiting" ON "duestream_outbox" (queue, seq)
+  WHERE failed_ms = 0 AND try_ms >= 0;
 CREATE INDEX IF NOT EXISTS "duestream_outbox_id" ON "duestream_outbox" (queue, id, seq) WHERE failed_ms = 0;
 CREATE INDEX IF NOT EXISTS "duestream_outbox_key" ON "duestream_outbox" (queue, key, seq)
   WHERE failed_ms = 0 AND key <> '';
@@ -57,7 +58,7 @@ type queries struct {
 	dialect Dialect
 	schema  string
 	insert  string // operation, queue, id, key, message, due, delay
-	lock    string // SQLite: takes the lock for writing before anything is read
+	begin   string // prepares the transaction of a relay
 	take    string // queues that are left out (JSON), limit → seq, operation, queue, id, age, tries, size
 	read    string // numbers, with commas → seq, message
 	remove  string // numbers, with commas
@@ -81,6 +82,36 @@ func checkTable(name string) error {
 	return nil
 }
 
+// A row may be taken if it is the first of its ID, and the first of its ordering key. A row that another relay holds is
+// not taken, and still counts as the first. Scalar subqueries are evaluated by index for each row; PostgreSQL might
+// evaluate NOT EXISTS by a hash of the whole table. The condition try_ms >= 0 holds for every row. It is in the index
+// of waiting rows and not in the subqueries, so that PostgreSQL, which guesses wrong, does not use that index for them.
+const (
+	takeColumns = `
+SELECT o.seq, o.operation, o.queue, o.id, NOW - o.written_ms, o.tries, octet_length(o.message)
+FROM TABLE_NAME AS o`
+	takeConditions = `o.failed_ms = 0 AND o.try_ms >= 0 AND o.try_ms <= NOW
+  AND o.seq = (SELECT min(e.seq) FROM TABLE_NAME AS e WHERE e.queue = o.queue AND e.id = o.id AND e.failed_ms = 0)
+  AND (o.key = '' OR o.seq = (SELECT min(e.seq) FROM TABLE_NAME AS e
+    WHERE e.queue = o.queue AND e.key = o.key AND e.key <> '' AND e.failed_ms = 0))`
+
+	takeSQLite = takeColumns + "\nWHERE o.queue NOT IN LEFT_OUT AND " + takeConditions + "\nORDER BY o.seq LIMIT $2"
+
+	// takePostgreSQL looks for the names of the queues, by one step of the index for each, and takes an equal number of
+	// rows of each. So a queue with many rows, or with rows that wait, does not delay the others.
+	takePostgreSQL = `WITH RECURSIVE queues(queue) AS (
+  (SELECT e.queue FROM TABLE_NAME AS e WHERE e.failed_ms = 0 AND e.try_ms >= 0 ORDER BY e.queue LIMIT 1)
+  UNION ALL
+  SELECT (SELECT e.queue FROM TABLE_NAME AS e
+    WHERE e.failed_ms = 0 AND e.try_ms >= 0 AND e.queue > q.queue ORDER BY e.queue LIMIT 1)
+  FROM queues AS q WHERE q.queue IS NOT NULL
+), chosen AS (SELECT queue FROM queues WHERE queue IS NOT NULL AND queue NOT IN LEFT_OUT)
+SELECT r.* FROM chosen CROSS JOIN LATERAL (` + takeColumns + `
+WHERE o.queue = chosen.queue AND ` + takeConditions + `
+ORDER BY o.seq LIMIT (SELECT greatest(1, CAST($2 AS bigint) / greatest(1, count(*))) FROM chosen)
+FOR UPDATE OF o SKIP LOCKED) AS r`
+)
+
 // queriesFor returns the statements for a table whose name was checked.
 func queriesFor(dialect Dialect, table string) queries {
 	schema, name, qualified := strings.Cut(table, ".")
@@ -92,15 +123,14 @@ func queriesFor(dialect Dialect, table string) queries {
 	}
 	now, numbers := `CAST(floor(extract(epoch FROM clock_timestamp()) * 1000) AS bigint)`,
 		`= ANY(CAST(string_to_array($1, ',') AS bigint[]))`
-	leftOut, skip := `(SELECT jsonb_array_elements_text(CAST(CAST($1 AS text) AS jsonb)))`,
-		"\nFOR UPDATE OF o SKIP LOCKED"
+	leftOut := `(SELECT jsonb_array_elements_text(CAST(CAST($1 AS text) AS jsonb)))`
 	if dialect == SQLite {
 		now, numbers = `CAST(round(unixepoch('now', 'subsec') * 1000) AS integer)`,
 			`IN (SELECT value FROM json_each('[' || $1 || ']'))`
-		leftOut, skip = `(SELECT value FROM json_each($1))`, ""
+		leftOut = `(SELECT value FROM json_each($1))`
 	}
-	write := strings.NewReplacer("TABLE_NAME", prefix+`"`+name+`"`, "NOW", now, "NUMBERS", numbers, "LEFT_OUT", leftOut,
-		"SKIP", skip).Replace
+	write := strings.NewReplacer("TABLE_NAME", prefix+`"`+name+`"`, "NOW", now, "NUMBERS", numbers,
+		"LEFT_OUT", leftOut).Replace
 	q := queries{
 		dialect: dialect,
 		schema: strings.NewReplacer(
@@ -112,17 +142,11 @@ func queriesFor(dialect Dialect, table string) queries {
 		insert: write(`INSERT INTO TABLE_NAME (operation, queue, id, key, message, written_ms, due_ms)
 VALUES ($1, $2, $3, $4, $5, NOW + 1,
   CASE WHEN CAST($6 AS bigint) > 0 THEN CAST($6 AS bigint) ELSE NOW + 1 END + CAST($7 AS bigint))`),
-		lock: write(`UPDATE TABLE_NAME SET tries = tries WHERE seq < 0`),
-		// A row is taken if it is the first of its ID, and the first of its ordering key. A row that another relay
-		// holds is not taken and still counts as the first. Scalar subqueries are evaluated by index for each row;
-		// PostgreSQL might evaluate NOT EXISTS by a hash of the whole table.
-		take: write(`SELECT o.seq, o.operation, o.queue, o.id, NOW - o.written_ms, o.tries, octet_length(o.message)
-FROM TABLE_NAME AS o
-WHERE o.failed_ms = 0 AND o.try_ms <= NOW AND o.queue NOT IN LEFT_OUT
-  AND o.seq = (SELECT min(e.seq) FROM TABLE_NAME AS e WHERE e.queue = o.queue AND e.id = o.id AND e.failed_ms = 0)
-  AND (o.key = '' OR o.seq = (SELECT min(e.seq) FROM TABLE_NAME AS e
-    WHERE e.queue = o.queue AND e.key = o.key AND e.key <> '' AND e.failed_ms = 0))
-ORDER BY o.seq LIMIT CAST($2 AS bigint)SKIP`),
+		// PostgreSQL guesses that few rows pass the conditions of take, and would sort all rows of a queue to find the
+		// first ones. So the relay forbids sorting in its transaction, and the rows come in the order of the index.
+		begin: `SELECT set_config('enable_sort', 'off', true), set_config('enable_seqscan', 'off', true),
+  set_config('enable_bitmapscan', 'off', true)`,
+		take:   write(takePostgreSQL),
 		read:   write(`SELECT seq, message FROM TABLE_NAME WHERE seq NUMBERS`),
 		remove: write(`DELETE FROM TABLE_NAME WHERE seq NUMBERS`),
 		refuse: write(`UPDATE TABLE_NAME SET failed_ms = NOW, error = $2, tries = tries + 1
@@ -138,6 +162,9 @@ WHERE failed_ms > 0 AND seq NUMBERS`),
 		discard: write(`DELETE FROM TABLE_NAME WHERE failed_ms > 0 AND seq NUMBERS`),
 	}
 	if dialect == SQLite {
+		// It changes nothing, and takes the lock for writing before anything is read.
+		q.begin = write(`UPDATE TABLE_NAME SET tries = tries WHERE seq < 0`)
+		q.take = write(takeSQLite)
 		q.schema = schemaOfSQLite(q.schema, prefix, name)
 		for _, text := range []*string{
 			&q.insert, &q.take, &q.read, &q.remove, &q.refuse, &q.put, &q.failed, &q.retry, &q.discard,

@@ -192,6 +192,67 @@ func TestRelaysShareTheRows(t *testing.T) {
 	}
 }
 
+// A relay reads about as many index entries as rows, however many rows wait in its queue or in another one that is
+// full. Regressions: with the plans that PostgreSQL chose by itself, each pass read the whole table, or half a batch
+// for each row.
+func TestABacklogIsReadOnce(t *testing.T) {
+	t.Parallel()
+	server := sharedPostgres(t)
+	db, ofRelay := server.open(t), server.open(t)
+	box := newBox(t, db)
+	const rows = 10_000
+	for _, queue := range []string{"full", "q"} {
+		if _, err := db.ExecContext(t.Context(), fmt.Sprintf(`INSERT INTO %s
+			(operation, queue, id, key, message, written_ms, due_ms)
+			SELECT 'schedule', '%s', g, CASE WHEN g %% 3 = 0 THEN CAST(g AS text) ELSE '' END, '{"id":"' || g || '"}',
+				1, 1
+			FROM generate_series(1, %d) AS g`, tableOf(box), queue, rows)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	relay := redistest.Must(outbox.NewRelay(outbox.RelayConfig{Outbox: box, DB: ofRelay, Client: fullQueue("full")}))
+	ended := make(chan error, 1)
+	go func() { ended <- relay.Run(ctx) }()
+	redistest.Eventually(t, time.Minute, func() (bool, string) {
+		return relay.Stats().Scheduled == rows, fmt.Sprintf("%+v", relay.Stats())
+	})
+	stop()
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	if err := ofRelay.Close(); err != nil { // a connection that ends reports what it has read
+		t.Fatal(err)
+	}
+	var index, sequential int64
+	redistest.Eventually(t, time.Minute, func() (bool, string) {
+		err := db.QueryRowContext(t.Context(), `SELECT (SELECT sum(idx_tup_read) FROM pg_stat_user_indexes
+			WHERE relname = $1), (SELECT sum(seq_tup_read) FROM pg_stat_user_tables WHERE relname = $1)`,
+			tableOf(box)).Scan(&index, &sequential)
+		return err == nil && index > rows, fmt.Sprint(index, err)
+	})
+	if index > 15*rows || sequential > 2*rows {
+		t.Errorf("%d index entries and %d rows were read for %d rows", index, sequential, rows)
+	}
+	t.Logf("%d index entries and %d rows were read for %d rows", index, sequential, rows)
+}
+
+// fullQueue accepts all messages but those of a queue whose server is full.
+type fullQueue string
+
+func (f fullQueue) SendBatch(_ context.Context, queue string, ms []bridge.NewMessage) ([]bridge.Result, error) {
+	results := make([]bridge.Result, len(ms))
+	for i := range results {
+		if queue == string(f) {
+			results[i].Err = bridge.ErrFull
+		}
+	}
+	return results, nil
+}
+
+func (f fullQueue) Cancel(context.Context, string, string, ...bridge.Scope) error { return nil }
+
 // Transactions of pgx are committed and rolled back with their rows, as those of database/sql. The refused row can be
 // listed, retried and deleted. The user of a relay needs few rights.
 func TestPgxWritesRows(t *testing.T) {
