@@ -1,6 +1,7 @@
 package bridgetest
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -18,7 +19,7 @@ const pollEvery = 2 * time.Millisecond
 // Advance moves the clock forward by d, and everything that falls due in this time happens, in the order of its time:
 // messages are delivered, failed ones are retried, recurrences are planned, and abandoned deliveries are reclaimed. The
 // clock stands still while a handler runs. Advance returns when the clock has moved by d, and nothing is left to do at
-// that time. Advance(0) only waits until nothing is left to do now.
+// that time. Advance(0) only waits until nothing is left to do now. d is rounded up to whole milliseconds.
 //
 // It fails the test if d is negative, if a handler or a worker makes no progress for Config.Patience, if a message is
 // handled more than 1,000 times at one time, or if another Advance runs, for example because a handler calls it. It
@@ -29,10 +30,10 @@ func (k *Kit) Advance(d time.Duration) {
 		k.t.Fatalf("bridgetest: advance by %s: must not be negative, because the clock of a server does not run backwards", d)
 		return
 	}
-	k.advanceTo(k.Now().Add(d))
+	k.advanceTo(k.Now().Add(ceilMillis(d)))
 }
 
-// AdvanceTo is Advance up to a time, which must not be before Now.
+// AdvanceTo is Advance up to a time, rounded up to whole milliseconds. It must not be before Now.
 func (k *Kit) AdvanceTo(t time.Time) {
 	k.t.Helper()
 	if now := k.Now(); t.Before(now) {
@@ -40,7 +41,7 @@ func (k *Kit) AdvanceTo(t time.Time) {
 			now.Format(time.RFC3339Nano))
 		return
 	}
-	k.advanceTo(t)
+	k.advanceTo(k.Now().Add(ceilMillis(t.Sub(k.Now()))))
 }
 
 func (k *Kit) advanceTo(t time.Time) {
@@ -95,6 +96,9 @@ func (k *Kit) settle() (*state, error) {
 		if err := k.ctx.Err(); err != nil {
 			return nil, errors.New("the test has ended")
 		}
+		if err := k.endedWorker(); err != nil {
+			return nil, err
+		}
 		count := k.activity.count.Load()
 		state, err := k.bridge.look(k.ctx)
 		if err != nil {
@@ -142,7 +146,7 @@ func (k *Kit) awaitActivity(timer *time.Timer) {
 func (k *Kit) obstacle(s *state) string {
 	for _, p := range s.partitions {
 		for _, g := range p.groups {
-			if p.hasEntry && g.Last.Compare(p.lastID) < 0 && k.isServed(p, g.Name) {
+			if p.hasEntry && !p.areWorkersHeld && g.Last.Compare(p.lastID) < 0 && k.isServed(p, g.Name) {
 				return fmt.Sprintf("no worker of group %q reads the messages of queue %q that are ready", g.Name, p.name)
 			}
 		}
@@ -154,14 +158,19 @@ func (k *Kit) obstacle(s *state) string {
 	return k.missingGroup(s)
 }
 
+// endedWorker returns an error if a worker has ended before the test.
+func (k *Kit) endedWorker() error {
+	for _, w := range k.workers {
+		if !w.isRunning() {
+			return fmt.Errorf("the worker of group %q has ended: %w", w.group, cmp.Or(w.err, errors.New("no reason")))
+		}
+	}
+	return nil
+}
+
 // missingGroup tells which worker has not created its group yet, although its queue exists; "" if there is none.
 func (k *Kit) missingGroup(s *state) string {
 	for _, w := range k.workers {
-		select {
-		case <-w.ended:
-			continue
-		default:
-		}
 		for _, queue := range w.queues {
 			if !s.hasGroup(queue, w.group) {
 				return fmt.Sprintf("the worker of group %q has not created its group in queue %q", w.group, queue)
@@ -191,11 +200,6 @@ func (s *state) hasGroup(queue, group string) bool {
 // isServed reports whether a worker reads a partition for a group.
 func (k *Kit) isServed(p *partition, group string) bool {
 	for _, w := range k.workers {
-		select {
-		case <-w.ended:
-			continue
-		default:
-		}
 		for _, queue := range w.queues {
 			if queue == p.queue && w.group == group {
 				return true
@@ -248,15 +252,8 @@ func (k *Kit) stuck(s *state, obstacle string) error {
 		why = append(why, obstacle)
 	}
 	for _, w := range k.workers {
-		select {
-		case <-w.ended:
-			if w.err != nil {
-				why = append(why, fmt.Sprintf("the worker of group %q ended: %v", w.group, w.err))
-			}
-		default:
-			if err := w.worker.Ready(); err != nil {
-				why = append(why, fmt.Sprintf("the worker of group %q: %v", w.group, err))
-			}
+		if err := w.worker.Ready(); err != nil {
+			why = append(why, fmt.Sprintf("the worker of group %q: %v", w.group, err))
 		}
 	}
 	if len(why) == 0 {

@@ -2,6 +2,7 @@ package bridgetest
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -19,7 +20,8 @@ type timedClient struct {
 type timed struct {
 	clock    *kitClock
 	activity *activity // nil: the commands are the kit's own
-	readers  *readers  // nil: the client is not for blocking reads
+	readers  *readers
+	blocking bool // the client is for blocking reads: whoever reads with it is a worker
 }
 
 // Do implements rueidis.Client.
@@ -69,13 +71,18 @@ func (c *timedDedicated) DoMulti(ctx context.Context, cmds ...rueidis.Completed)
 }
 
 func (t timed) do(ctx context.Context, c rueidis.CommandClient, cmd rueidis.Completed) rueidis.RedisResult {
-	if group, consumer, streams := readOf(cmd.Commands()); t.readers != nil && streams != nil {
+	words := cmd.Commands()
+	waits := t.blocking || slices.Contains(words[:min(len(words), 8)], "BLOCK")
+	if group, consumer, streams := readOf(words); waits && streams != nil && t.readers != nil {
 		t.readers.begin(group, consumer, streams)
 		reply := c.Do(ctx, cmd)
 		if ctx.Err() != nil {
 			t.readers.end(group, consumer, streams)
 		}
 		return reply
+	}
+	if waits && words[0] == "XREAD" { // it changes nothing
+		return c.Do(ctx, cmd)
 	}
 	defer t.activity.begin()()
 	return c.Do(ctx, t.convert(c, cmd))

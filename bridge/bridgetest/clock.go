@@ -166,7 +166,8 @@ func (a *activity) since(count uint64) bool { return a.running.Load() > 0 || a.c
 // consumer is a consumer of a stream's group.
 type consumer struct{ stream, group, name string }
 
-// readers are the consumers that read by blocking reads: those of workers.
+// readers are the consumers that read by blocking reads, as workers do. Advance waits for what they hold. A consumer
+// that reads without blocking may be one that a test lets die.
 type readers struct {
 	mu   sync.Mutex
 	live map[consumer]bool

@@ -27,7 +27,7 @@ type TB interface {
 }
 
 // DefaultPatience is the default of Config.Patience.
-const DefaultPatience = 5 * time.Second
+const DefaultPatience = 10 * time.Second
 
 // Config configures a Kit. The zero value is what New uses.
 type Config struct {
@@ -44,7 +44,7 @@ type Config struct {
 	// have the defaults of the bridge.
 	Defaults bridge.Policy
 	// Patience is how long, in real time, Advance waits for a handler, or for a worker to read a message. After that
-	// time the test fails, and the failure names the message. Default 5s.
+	// time the test fails, and the failure names the message. Default 10s.
 	Patience time.Duration
 	// Logger gets the log of the workers, if WorkerConfig has no other, and of the bridge. Default: discard.
 	Logger *slog.Logger
@@ -134,9 +134,10 @@ func open(t TB, cfg Config) (k *Kit, err error) {
 		return nil, err
 	}
 	t.Cleanup(k.end)
+	program := timed{clock: k.clock, activity: k.activity, readers: k.readers}
 	k.redis = &bridge.Redis{
-		Client:   &timedClient{dialled.Client, timed{clock: k.clock, activity: k.activity}},
-		Blocking: &timedClient{dialled.Blocking, timed{clock: k.clock, activity: k.activity, readers: k.readers}},
+		Client:   &timedClient{dialled.Client, program},
+		Blocking: &timedClient{dialled.Blocking, timed{k.clock, k.activity, k.readers, true}},
 	}
 	k.own = &timedClient{dialled.Client, timed{clock: k.clock}}
 	if k.client, err = bridge.NewClient(bridge.ClientConfig{Redis: k.redis, Prefix: k.prefix}); err != nil {

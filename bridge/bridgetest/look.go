@@ -11,6 +11,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/duestream/duestream/internal/policy"
 	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
 )
@@ -27,15 +28,16 @@ type partition struct {
 	keys  lua.Keys
 	isOne bool // the first partition of its queue, which holds the recurrences
 
-	due      time.Time // of the message that is due first; zero = none is scheduled, or all wait for their keys
-	lastID   view.EntryID
-	hasEntry bool
-	groups   []view.GroupInfo
-	turns    int64     // members of the zset of ordering keys
-	lease    time.Time // end of the lease that ends first; zero = there is none
-	leases   map[entryOf]time.Time
-	recurs   int64  // recurrences
-	revision string // changes when somebody changes a recurrence
+	due            time.Time // of the message that is due first; zero = none is scheduled, or all wait for their keys
+	lastID         view.EntryID
+	hasEntry       bool
+	groups         []view.GroupInfo
+	turns          int64     // members of the zset of ordering keys
+	lease          time.Time // end of the lease that ends first; zero = there is none
+	leases         map[entryOf]time.Time
+	recurs         int64  // recurrences
+	revision       string // changes when somebody changes a recurrence
+	areWorkersHeld bool   // the policy makes workers take nothing
 
 	held []heldEntry // pending entries
 }
@@ -153,6 +155,11 @@ func (b *steppedBridge) questions(p *partition) []view.Question {
 		view.Into(c.B().Zrange().Key(p.keys.Leases).Min("0").Max("999").Withscores().Build(), &p.lease, leases),
 		view.Number(c.B().Zcard().Key(p.keys.Turns).Build(), &p.turns),
 		view.Number(c.B().Hlen().Key(p.keys.Recurring).Build(), &p.recurs),
+		view.Into(c.B().Hget().Key(p.keys.Policy).Field(policy.SettingHeldWorkers).Build(), &p.areWorkersHeld,
+			func(reply rueidis.RedisResult) (bool, error) {
+				text, err := optionalText(reply)
+				return text == "1", err
+			}),
 		view.Into(c.B().Hget().Key(p.keys.Planned).Field("").Build(), &p.revision, optionalText),
 	}
 }

@@ -21,6 +21,15 @@ type startedWorker struct {
 	err    error // of Run; read it after ended is closed
 }
 
+func (w *startedWorker) isRunning() bool {
+	select {
+	case <-w.ended:
+		return false
+	default:
+		return true
+	}
+}
+
 // Work starts a worker with the handlers of a mux, for all queues of its kinds, until the test ends.
 func (k *Kit) Work(mux *bridge.Mux, group string) *bridge.Worker {
 	k.t.Helper()
