@@ -226,6 +226,15 @@ func (g *Grant) Expires() time.Time { return g.token.Expires }
 // Rate returns the token's rate; "" if it has none.
 func (g *Grant) Rate() lua.Rate { return g.token.Rate }
 
+// Interval returns how long it takes until one unit of the token's limit for a verb comes back. It is the time between
+// two messages or requests on average. 0 = the verb has no limit.
+func (g *Grant) Interval(verb Verb) time.Duration {
+	if b := g.buckets[verb]; b != nil {
+		return b.interval
+	}
+	return 0
+}
+
 // Queues returns the patterns of the queues that the token is for.
 func (g *Grant) Queues() []string { return slices.Clone(g.token.Queues) }
 

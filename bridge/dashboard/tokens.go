@@ -134,10 +134,7 @@ func addToken(q *request) (done, error) {
 		faults = append(faults, lua.Invalid("days", q.query.Get("days"),
 			"must end the token no later than your own, which ends at %s", own.UTC().Format(time.RFC3339)))
 	}
-	if own := q.grant.Rate(); own != "" && (t.Rate == "" || lua.CheckRate(t.Rate) == nil &&
-		t.Rate.Interval() < own.Interval()) {
-		faults = append(faults, lua.Invalid("rate", string(t.Rate), "must be at most %s, the rate of your own token", own))
-	}
+	faults = append(faults, q.checkRate(t))
 	if err := errors.Join(append(faults, t.Check())...); err != nil {
 		return done{}, err
 	}
@@ -149,6 +146,27 @@ func addToken(q *request) (done, error) {
 		return done{}, err
 	}
 	return done{shown: &addedToken{t.Name, secret}}, nil
+}
+
+// checkRate refuses a token that may do something more often than the viewer's own token.
+func (q *request) checkRate(t admin.Token) error {
+	least, of := time.Duration(0), access.Verb("")
+	verbs := t.Verbs
+	if slices.Contains(verbs, access.Operate) { // with which the dashboard creates messages, too
+		verbs = append(slices.Clone(verbs), access.Publish)
+	}
+	for _, verb := range verbs {
+		if own := q.grant.Interval(verb); own > least {
+			least, of = own, verb
+		}
+	}
+	if lua.CheckRate(t.Rate) != nil || t.Rate != "" && t.Rate.Interval() >= least || least == 0 {
+		return nil // a wrong rate is another fault
+	}
+	if own := q.grant.Rate(); own != "" {
+		return lua.Invalid("rate", string(t.Rate), "must be at most %s, the rate of your own token", own)
+	}
+	return lua.Invalid("rate", string(t.Rate), "must be at most 1 in %s, the limit of your own token for %s", least, of)
 }
 
 // removeToken revokes a token.

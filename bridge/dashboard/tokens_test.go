@@ -139,6 +139,35 @@ func TestATokenGivesNoHigherRateThanItsOwn(t *testing.T) {
 	}
 }
 
+// A token with limits must not make one that may do the same more often. Regression: only a rate was looked at, so the
+// new token had no limit.
+func TestATokenWithLimitsMakesNoneWithout(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t), nil)
+	secret, err := r.op.AddToken(t.Context(), access.Token{Name: "slow", Verbs: access.Verbs(), Queues: []string{"*"},
+		Limits: &access.Limits{Publish: 10, Interval: 60}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := r.stranger()
+	v.post("login", url.Values{"token": {secret}})
+	for i, c := range []struct {
+		verb, rate string
+		want       int
+	}{
+		{"publish", "", http.StatusBadRequest}, {"publish", "11/m", http.StatusBadRequest},
+		{"publish", "10/m", http.StatusOK}, {"operate", "", http.StatusBadRequest}, {"operate", "1/h", http.StatusOK},
+		{"inspect", "", http.StatusOK}, {"consume", "", http.StatusOK},
+	} {
+		status, text := v.post("do-add-token", url.Values{"token": {fmt.Sprint("child-", i)}, "verb": {c.verb},
+			"queue": {"*"}, "rate": {c.rate}})
+		redistest.Want(t, "status of "+c.verb+" "+c.rate, status, c.want)
+		if c.want != http.StatusOK {
+			contains(t, text, "must be at most 1 in 6s, the limit of your own token for publish")
+		}
+	}
+}
+
 // A secret that is typed as a name must not stand in the audit log.
 func TestASecretInTheFieldOfANameIsNotLogged(t *testing.T) {
 	t.Parallel()
