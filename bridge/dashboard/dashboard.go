@@ -74,8 +74,9 @@ type Dashboard struct {
 	hub          *hub
 	examiner     *examiner
 	adviser      *admin.Adviser
-	memory       memoryBook
+	memoryOf     readings[measuredMemory]     // the only key is ""
 	retriesOf    readings[admin.RetrySummary] // by queue
+	retryTime    shares                       // of reading retries
 	jobs         *jobs
 	searches     *line
 	forms        *line  // large ones, whose memory is in use
@@ -150,6 +151,7 @@ func New(cfg Config) (*Dashboard, error) {
 	d.hub = newHub(d.stopping, cfg.MaxViewers, cfg.Timeout)
 	d.hub.log = cfg.Logger
 	d.formMemory.all = formBytes
+	d.memoryOf.least = memoryEvery
 	d.finds = make(chan struct{}, maxFinds)
 	d.searches = &line{what: "searches", running: map[*turn]bool{}}
 	d.forms = &line{what: "large forms", running: map[*turn]bool{}}

@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"cmp"
+	"context"
 	"slices"
 	"strings"
 	"time"
@@ -17,6 +18,11 @@ const (
 	retryStep   = time.Second
 
 	shownRetrying = 50 // queues with retries
+
+	// After a reading for a token, the token's next reading waits restOfRetries times as long, at most mostRestOfRetries.
+	// A reading uses up to a third of the server's time, so all readings for a token use a tenth.
+	restOfRetries     = 2
+	mostRestOfRetries = 5 * time.Second
 )
 
 // retriesView is the table of retries.
@@ -29,10 +35,16 @@ type retriesView struct {
 // retriesOfQueue reads the table of retries. If that fails, the page of dead letters shows the error in place of the
 // table. A change does not cause a new reading, because a reading may take a third of the server's time for a second.
 func (q *request) retriesOfQueue(queue string) *retriesView {
-	s, err := q.retriesOf.get(q.ctx, queue, time.Time{}, func() (admin.RetrySummary, error) {
-		return q.shared().Retries(q.ctx, queue, mostRetries, retryStep)
+	v := &retriesView{Queue: queue}
+	ctx, end := context.WithTimeout(q.ctx, q.cfg.Timeout/2) // the rest of the time is for the page
+	defer end()
+	v.Err = q.retryTime.do(ctx, q.token(), restOfRetries, mostRestOfRetries, func() (err error) {
+		v.RetrySummary, err = q.retriesOf.get(ctx, queue, time.Time{}, func() (admin.RetrySummary, error) {
+			return q.shared().Retries(ctx, queue, mostRetries, retryStep)
+		})
+		return err
 	})
-	return &retriesView{s, queue, err}
+	return v
 }
 
 // retryingQueues returns the queues with retries, the most first, from the look that the viewers of the overview share.

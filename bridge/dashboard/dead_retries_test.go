@@ -84,6 +84,37 @@ func TestAChangeDoesNotReadTheRetriesAgain(t *testing.T) {
 	redistest.Want(t, "retries after a change", q.retriesOfQueue(r.Queue).Looked, 1)
 }
 
+// Readings of the retries of many queues must not keep the server busy for one token. Regression: each queue was read on
+// its own, and each reading uses a third of the server's time.
+func TestATokenReadsTheRetriesOfOneQueueAtATime(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t), func(c *Config) { c.Timeout = time.Second })
+	if err := r.op.Register(t.Context(), r.Queue); err != nil {
+		t.Fatal(err)
+	}
+	r.retry("a", "mail", "no such address")
+	v, other := r.viewer(inspect, r.Queue), r.viewer(inspect, r.Queue)
+	reading, end := make(chan struct{}), make(chan struct{})
+	ended := make(chan error)
+	go func() {
+		ended <- r.dashboard.retryTime.do(t.Context(), r.request(v).grant.Name(), 0, 0, func() error {
+			close(reading)
+			<-end
+			return nil
+		})
+	}()
+	<-reading
+	status, text := v.get("dead?queue=" + r.Queue)
+	redistest.Want(t, "status of the page", status, http.StatusOK)
+	contains(t, text, "your token asks for too much at once")
+	_, text = other.get("dead?queue=" + r.Queue)
+	contains(t, text, "no such address")
+	close(end)
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
 // While only a part of the letters is read, a row must not claim to know the oldest letter.
 func TestARowOfAPartlyReadQueueIsNotComplete(t *testing.T) {
 	t.Parallel()

@@ -1,7 +1,6 @@
 package dashboard
 
 import (
-	"sync"
 	"time"
 
 	"github.com/duestream/duestream/bridge/access"
@@ -17,9 +16,8 @@ const (
 	memoryRows     = 50
 )
 
-// memoryBook holds the last reading of the memory of all queues. The zero value is empty.
-type memoryBook struct {
-	mu   sync.Mutex // held while somebody reads
+// measuredMemory is the memory of queues.
+type measuredMemory struct {
 	at   time.Time
 	rows []admin.QueueMemory
 	left int // queues that were not measured
@@ -40,15 +38,13 @@ func (q *request) queueMemory() *memoryView {
 	if !q.query.Has("memory") || !q.may(access.Inspect, "") {
 		return nil
 	}
-	b := &q.memory
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.at.IsZero() || time.Since(b.at) > memoryEvery {
-		rows, left, err := q.shared().Memory(q.ctx, memoryMostPart)
-		if err != nil {
-			return &memoryView{Err: err}
-		}
-		b.rows, b.left, b.at = rows, left, time.Now()
+	b, err := q.memoryOf.get(q.ctx, "", time.Time{}, func() (m measuredMemory, err error) {
+		m.rows, m.left, err = q.shared().Memory(q.ctx, memoryMostPart)
+		m.at = time.Now()
+		return m, err
+	})
+	if err != nil {
+		return &memoryView{Err: err}
 	}
 	v := &memoryView{Rows: b.rows, Left: b.left, At: b.at}
 	for _, one := range b.rows {

@@ -1,6 +1,9 @@
 package dashboard
 
 import (
+	"context"
+	"errors"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -37,4 +40,21 @@ func TestSystemTellsWhichQueueFillsRedis(t *testing.T) {
 	redistest.Want(t, "commands of ten views of two queues", server.Calls(t)["memory|usage"]-before, 20)
 	_, text = r.viewer(inspect, "blobs").get("servers?memory=1")
 	lacks(t, text, `id="memory"`, "a.small")
+}
+
+// A viewer must not wait for the measurement of another one for longer than the time of a request.
+func TestAViewerDoesNotWaitForAnothersMeasurement(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t), nil)
+	q := r.request(r.viewer(inspect, "*"))
+	q.query = url.Values{"memory": {"1"}}
+	ctx, end := context.WithCancel(t.Context())
+	q.ctx = ctx
+	<-r.dashboard.memoryOf.entry("").turn // another viewer measures
+	got := make(chan *memoryView)
+	go func() { got <- q.queueMemory() }()
+	end()
+	if v := <-got; !errors.Is(v.Err, context.Canceled) {
+		t.Errorf("got %+v", v)
+	}
 }

@@ -70,9 +70,13 @@ func (s *shares) do(ctx context.Context, token string, rest float64, most time.D
 	one := s.hold(token)
 	select {
 	case one.turn <- struct{}{}:
-	case <-ctx.Done():
-		s.release(token, one)
-		return errBusyToken
+	default:
+		select {
+		case one.turn <- struct{}{}:
+		case <-ctx.Done():
+			s.release(token, one)
+			return errBusyToken
+		}
 	}
 	begun := time.Now()
 	defer func() {

@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -14,6 +15,8 @@ import (
 // readings shares what viewers read of things that no loop keeps up to date: one reading of a thing at a time, whose
 // result is used for a while.
 type readings[T any] struct {
+	least time.Duration // a result is used for this long; 0 = readingFresh
+
 	mu    sync.Mutex
 	all   map[string]*reading[T]
 	swept time.Time // when results that nobody asked for were last dropped
@@ -49,7 +52,7 @@ func (r *readings[T]) get(ctx context.Context, key string, changed time.Time, re
 		return zero, ctx.Err()
 	}
 	defer func() { one.turn <- struct{}{} }()
-	fresh := time.Since(one.begun) < max(readingFresh, readingShare*one.took)
+	fresh := time.Since(one.begun) < max(cmp.Or(r.least, readingFresh), readingShare*one.took)
 	if fresh && !changed.After(one.begun) {
 		return one.value, nil
 	}
