@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -16,7 +17,9 @@ type Adviser struct {
 	admin *Admin
 	store *push.Store
 
-	mu      sync.Mutex
+	asking chan struct{} // has one element while somebody reads targets
+
+	mu      sync.Mutex // never held while Redis is asked
 	speeds  map[doctor.Group]*groupSpeed
 	noted   map[string]time.Time // last sample of each queue whose rates were added
 	targets map[doctor.Group]bool
@@ -61,28 +64,45 @@ func (g *groupSpeed) rates() (rates doctor.Rates, known bool) {
 
 // Adviser returns an Adviser. Redis is not touched.
 func (a *Admin) Adviser() *Adviser {
-	return &Adviser{admin: a, store: a.pushStore(), speeds: map[doctor.Group]*groupSpeed{}, noted: map[string]time.Time{},
-		targets: map[doctor.Group]bool{}, asked: map[string]time.Time{}}
+	return &Adviser{
+		admin: a, store: a.pushStore(), asking: make(chan struct{}, 1), speeds: map[doctor.Group]*groupSpeed{},
+		noted: map[string]time.Time{}, targets: map[doctor.Group]bool{}, asked: map[string]time.Time{},
+	}
 }
 
 // Advise is Admin.Advise with the speeds and the targets of groups. It reads the targets of a queue only if entries
-// wait for one of its groups, at most every ten seconds. After a failed read, it uses the targets that it read before.
+// wait for one of its groups, at most every ten seconds. After a failed read, or when ctx ends, it uses the targets
+// that it read before.
 func (v *Adviser) Advise(ctx context.Context, seen Seen) []doctor.Finding {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.note(seen.Samples, time.Now())
 	state := v.admin.state(seen)
-	state.Targets, state.Rates = v.targets, map[doctor.Group]doctor.Rates{}
-	for group, speed := range v.speeds {
-		if rates, known := speed.rates(); known {
-			state.Rates[group] = rates
-		}
-	}
+	state.Rates = v.ratesOf(seen.Samples)
+	state.Targets = v.knownTargets()
 	findings := doctor.Advise(state)
 	if v.readTargets(ctx, findings) {
+		state.Targets = v.knownTargets()
 		findings = doctor.Advise(state)
 	}
 	return findings
+}
+
+// ratesOf adds samples, and returns the rates of all groups whose rates are known.
+func (v *Adviser) ratesOf(samples []QueueSample) map[doctor.Group]doctor.Rates {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.note(samples, time.Now())
+	all := map[doctor.Group]doctor.Rates{}
+	for group, speed := range v.speeds {
+		if rates, known := speed.rates(); known {
+			all[group] = rates
+		}
+	}
+	return all
+}
+
+func (v *Adviser) knownTargets() map[doctor.Group]bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return maps.Clone(v.targets)
 }
 
 // note adds the rates of samples to the speeds of their groups.
@@ -121,24 +141,49 @@ func waits(f doctor.Finding) bool {
 	return f.Group != "" && slices.Contains(names, f.Name)
 }
 
-// readTargets reads the targets of the queues with waiting groups, unless they were read within targetsFresh. It
-// reports whether it has read any.
+// readTargets makes sure that the targets of the queues with waiting groups were read within targetsFresh. It reports
+// whether it, or another caller for which it has waited, has read any.
 func (v *Adviser) readTargets(ctx context.Context, findings []doctor.Finding) bool {
-	var queues []string
+	if len(v.unasked(findings)) == 0 {
+		return false
+	}
+	select {
+	case v.asking <- struct{}{}:
+		defer func() { <-v.asking }()
+	case <-ctx.Done():
+		return false
+	}
+	queues := v.unasked(findings)
+	if len(queues) == 0 {
+		return true
+	}
+	groups, failed := v.store.Groups(ctx, queues)
+	v.noteTargets(findings, queues, groups, failed)
+	return true
+}
+
+// unasked returns the queues with waiting groups whose targets were not read within targetsFresh, at most askedQueues.
+func (v *Adviser) unasked(findings []doctor.Finding) (queues []string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
 	for _, f := range findings {
 		if waits(f) && time.Since(v.asked[f.Queue]) > targetsFresh && !slices.Contains(queues, f.Queue) {
 			queues = append(queues, f.Queue)
 		}
 	}
-	if len(queues) == 0 {
-		return false
-	}
-	queues = queues[:min(askedQueues, len(queues))]
+	return queues[:min(askedQueues, len(queues))]
+}
+
+// noteTargets keeps what was read of the targets of queues.
+func (v *Adviser) noteTargets(
+	findings []doctor.Finding, queues []string, groups map[string][]string, failed map[string]error,
+) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
 	if len(v.targets) > 10*askedQueues {
 		clear(v.targets)
 		clear(v.asked)
 	}
-	groups, failed := v.store.Groups(ctx, queues)
 	for _, queue := range queues {
 		v.asked[queue] = time.Now()
 		if failed[queue] != nil { // what was known stays
@@ -155,5 +200,4 @@ func (v *Adviser) readTargets(ctx context.Context, findings []doctor.Finding) bo
 			}
 		}
 	}
-	return true
 }

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -101,5 +102,26 @@ func TestAdviserNeverDestroysAGroupWithATarget(t *testing.T) {
 	lines := waitingLines(a.Adviser().Advise(t.Context(), Seen{Samples: samples[1:]}))
 	if strings.Contains(lines, "DESTROY") {
 		t.Errorf("the targets cannot be read, and the advice is\n%s", lines)
+	}
+}
+
+// A caller must not wait longer than its time for another one that asks Redis, and must not wait at all if it needs no
+// targets. Regression: a lock was held meanwhile.
+func TestAdviserDoesNotWaitForAnotherCaller(t *testing.T) {
+	t.Parallel()
+	r := queuetest.New(t, redistest.Shared(t))
+	a, err := New(&bridge.Redis{Client: r.Client}, r.Prefix)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := a.Adviser()
+	v.asking <- struct{}{} // another caller asks
+	ctx, end := context.WithCancel(t.Context())
+	advised := make(chan []doctor.Finding)
+	go func() { advised <- v.Advise(ctx, Seen{Samples: []QueueSample{behindSample("a", 0)}}) }()
+	v.Advise(t.Context(), Seen{Samples: []QueueSample{{Queue: "quiet", Partitions: 1}}})
+	end()
+	if waitingLines(<-advised) == "" {
+		t.Error("there is no advice without targets")
 	}
 }

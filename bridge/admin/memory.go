@@ -17,16 +17,29 @@ type QueueMemory struct {
 	Bytes int64 // -1: the server does not tell it
 }
 
-// Memory returns the memory of queues, the greatest first. It sends ten commands for each partition. It takes the
-// queues in the order of their names, and skips a queue whose partitions would exceed maxPartitions in total. left is
-// the number of skipped queues.
+// Memory returns the memory of queues, the greatest first. It sends ten commands for each partition. If there are more
+// than maxPartitions, it first counts the messages of all queues with one Look of a Watcher. Then it takes the queues
+// with the most messages, and skips a queue whose partitions would exceed maxPartitions in total. left is the number of
+// skipped queues.
 func (a *Admin) Memory(ctx context.Context, maxPartitions int) (all []QueueMemory, left int, err error) {
 	registry, err := lua.ReadRegistry(ctx, a.redis.Client, lua.NewGlobals(a.prefix))
 	if err != nil {
 		return nil, 0, fmt.Errorf("read the memory of queues: %w", err)
 	}
+	queues := slices.Sorted(maps.Keys(registry))
+	partitions := 0
+	for _, queue := range queues {
+		partitions += len(registry[queue].Names(queue))
+	}
+	if partitions > maxPartitions {
+		counts, err := a.countMessages(ctx)
+		if err != nil {
+			return nil, 0, fmt.Errorf("count the messages of queues: %w", err)
+		}
+		slices.SortStableFunc(queues, func(a, b string) int { return cmp.Compare(counts[b], counts[a]) })
+	}
 	var names []string
-	for _, queue := range slices.Sorted(maps.Keys(registry)) {
+	for _, queue := range queues {
 		parts := registry[queue].Names(queue)
 		if len(names)+len(parts) > maxPartitions {
 			left++
@@ -50,4 +63,14 @@ func (a *Admin) Memory(ctx context.Context, maxPartitions int) (all []QueueMemor
 	}
 	slices.SortStableFunc(all, func(a, b QueueMemory) int { return cmp.Compare(b.Bytes, a.Bytes) })
 	return all, left, nil
+}
+
+// countMessages returns the number of messages of each queue. A queue that cannot be read is missing.
+func (a *Admin) countMessages(ctx context.Context) (map[string]int64, error) {
+	samples, err := a.Watcher().Look(ctx)
+	counts := map[string]int64{}
+	for _, s := range samples {
+		counts[s.Queue] = s.Scheduled + s.Entries + s.Dead
+	}
+	return counts, err
 }
