@@ -84,8 +84,8 @@ func TestAChangeDoesNotReadTheRetriesAgain(t *testing.T) {
 	redistest.Want(t, "retries after a change", q.retriesOfQueue(r.Queue).Looked, 1)
 }
 
-// Readings of the retries of many queues must not keep the server busy for one token. Regression: each queue was read on
-// its own, and each reading uses a third of the server's time.
+// Readings of the retries of many queues must not keep the server busy for one token. Regression: each queue was read
+// on its own, and each reading uses a third of the server's time.
 func TestATokenReadsTheRetriesOfOneQueueAtATime(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t), func(c *Config) { c.Timeout = time.Second })
