@@ -11,6 +11,7 @@ import (
 	"github.com/oklog/ulid/v2"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/internal/database"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -41,7 +42,7 @@ type Outbox struct {
 func New(cfg Config) (*Outbox, error) {
 	cfg.Table = cmp.Or(cfg.Table, DefaultTable)
 	err := lua.Faults("outbox",
-		checkTable(cfg.Table),
+		database.CheckTable(cfg.Table),
 		lua.Between("dialect", cfg.Dialect, PostgreSQL, SQLite),
 		lua.CheckDelay("dedup", cfg.Dedup),
 	)
@@ -62,33 +63,7 @@ type Tx interface {
 func Pgx[R interface{ RowsAffected() int64 }](tx interface {
 	Exec(ctx context.Context, query string, args ...any) (R, error)
 }) Tx {
-	return pgxTx(func(ctx context.Context, query string, args ...any) (int64, error) {
-		result, err := tx.Exec(ctx, query, args...)
-		if err != nil {
-			return 0, err
-		}
-		return result.RowsAffected(), nil
-	})
-}
-
-type pgxTx func(ctx context.Context, query string, args ...any) (rows int64, err error)
-
-func (exec pgxTx) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
-	rows, err := exec(ctx, query, args...)
-	if err != nil {
-		return nil, err
-	}
-	return rowsAffected(rows), nil
-}
-
-// rowsAffected is the result of a statement of pgx.
-type rowsAffected int64
-
-func (n rowsAffected) RowsAffected() (int64, error) { return int64(n), nil }
-
-// LastInsertId implements sql.Result.
-func (n rowsAffected) LastInsertId() (int64, error) {
-	return 0, errors.New("PostgreSQL has no last insert ID")
+	return database.OfPgx(tx.Exec)
 }
 
 // Schedule writes a row for a message, in the transaction, and returns the ID that the message will have: the ID of

@@ -3,10 +3,9 @@ package outbox
 import (
 	"context"
 	"fmt"
-	"regexp"
 	"strings"
 
-	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/internal/database"
 )
 
 // Dialect is a kind of database.
@@ -70,18 +69,6 @@ type queries struct {
 	discard string // numbers, with commas
 }
 
-var (
-	tableName = regexp.MustCompile(`^([a-z_][a-z0-9_]{0,39}\.)?[a-z_][a-z0-9_]{0,39}$`)
-	comments  = regexp.MustCompile(` *--[^\n]*`)
-)
-
-func checkTable(name string) error {
-	if !tableName.MatchString(name) {
-		return lua.Invalid("table", name, "must be a name or schema.name, each 1 to 40 of a-z 0-9 _, no digit first")
-	}
-	return nil
-}
-
 // A row may be taken if it is the first of its ID, and the first of its ordering key. A row that another relay holds is
 // not taken, and still counts as the first. Scalar subqueries are evaluated by index for each row; PostgreSQL might
 // evaluate NOT EXISTS by a hash of the whole table. The condition try_ms >= 0 holds for every row. It is in the index
@@ -114,19 +101,12 @@ FOR UPDATE OF o SKIP LOCKED) AS r`
 
 // queriesFor returns the statements for a table whose name was checked.
 func queriesFor(dialect Dialect, table string) queries {
-	schema, name, qualified := strings.Cut(table, ".")
-	prefix := ""
-	if qualified {
-		prefix = `"` + schema + `".`
-	} else {
-		name = table
-	}
-	now, numbers := `CAST(floor(extract(epoch FROM clock_timestamp()) * 1000) AS bigint)`,
-		`= ANY(CAST(string_to_array($1, ',') AS bigint[]))`
+	isSQLite := dialect == SQLite
+	prefix, name := database.Split(table)
+	now, numbers := database.Now(isSQLite), `= ANY(CAST(string_to_array($1, ',') AS bigint[]))`
 	leftOut := `(SELECT jsonb_array_elements_text(CAST(CAST($1 AS text) AS jsonb)))`
-	if dialect == SQLite {
-		now, numbers = `CAST(round(unixepoch('now', 'subsec') * 1000) AS integer)`,
-			`IN (SELECT value FROM json_each('[' || $1 || ']'))`
+	if isSQLite {
+		numbers = `IN (SELECT value FROM json_each('[' || $1 || ']'))`
 		leftOut = `(SELECT value FROM json_each($1))`
 	}
 	write := strings.NewReplacer("TABLE_NAME", prefix+`"`+name+`"`, "NOW", now, "NUMBERS", numbers,
@@ -161,7 +141,7 @@ WHERE failed_ms > 0 AND seq > CAST($1 AS bigint) ORDER BY seq LIMIT CAST($2 AS b
 WHERE failed_ms > 0 AND seq NUMBERS`),
 		discard: write(`DELETE FROM TABLE_NAME WHERE failed_ms > 0 AND seq NUMBERS`),
 	}
-	if dialect == SQLite {
+	if isSQLite {
 		// It changes nothing, and takes the lock for writing before anything is read.
 		q.begin = write(`UPDATE TABLE_NAME SET tries = tries WHERE seq < 0`)
 		q.take = write(takeSQLite)
@@ -169,7 +149,7 @@ WHERE failed_ms > 0 AND seq NUMBERS`),
 		for _, text := range []*string{
 			&q.insert, &q.take, &q.read, &q.remove, &q.refuse, &q.put, &q.failed, &q.retry, &q.discard,
 		} {
-			*text = strings.ReplaceAll(*text, "$", "?") // ?1 is a parameter by its place
+			*text = database.Parameters(isSQLite, *text)
 		}
 	}
 	return q
@@ -191,17 +171,7 @@ func (o *Outbox) Schema() string { return o.sql.schema }
 // Migrate creates the table and its indexes unless they exist. Any number of programs may call it at once. With a
 // *sql.DB it is one transaction. Pgx makes a Tx of a pool of pgx.
 func (o *Outbox) Migrate(ctx context.Context, db Tx) error {
-	statements := strings.Split(strings.TrimSpace(comments.ReplaceAllString(o.sql.schema, "")), ";")
-	if o.sql.dialect == PostgreSQL {
-		// Two sessions that create the same table at once would fail in spite of IF NOT EXISTS. A DO block is one
-		// statement, so it also runs where drivers prepare statements.
-		statements = []string{"DO $do$ BEGIN PERFORM pg_advisory_xact_lock(hashtext('duestream_outbox'));\n" +
-			comments.ReplaceAllString(o.sql.schema, "") + "END $do$"}
-	}
-	for _, statement := range statements {
-		if strings.TrimSpace(statement) == "" {
-			continue
-		}
+	for _, statement := range database.Statements(o.sql.dialect == SQLite, o.sql.schema) {
 		if _, err := db.ExecContext(ctx, statement); err != nil {
 			return fmt.Errorf("outbox: create the table: %w", err)
 		}

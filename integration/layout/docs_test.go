@@ -30,7 +30,8 @@ func TestBridgeFitsOnTwoScreens(t *testing.T) {
 func TestEveryNameHasASentence(t *testing.T) {
 	t.Parallel()
 	for _, path := range []string{"bridge", "bridge/admin", "bridge/bridgetest", "bridge/tracing", "bridge/push",
-		"bridge/outbox"} {
+		"bridge/outbox",
+		"bridge/once"} {
 		s := read(t, path)
 		says := func(doc *ast.CommentGroup, name string) {
 			text := doc.Text()

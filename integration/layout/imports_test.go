@@ -42,7 +42,8 @@ var below = map[string]string{
 	"bridge":               bridgeParts,
 	"bridge/metrics":       "lua internal/loop internal/observe internal/view stream/sizes",
 	"bridge/tracing":       "bridge lua",
-	"bridge/outbox":        "bridge internal/loop internal/message internal/ndjson lua",
+	"bridge/once":          "bridge internal/database lua",
+	"bridge/outbox":        "bridge internal/database internal/loop internal/message internal/ndjson lua",
 	"bridge/push":          "bridge lua internal/loop internal/view scheduler stream",
 	"bridge/access":        "lua internal/loop",
 	"bridge/admin":         allBelowAdmin + " bridge/access bridge/admin/doctor bridge/push",
@@ -54,6 +55,7 @@ var below = map[string]string{
 	"bridge/lmstfy": "bridge bridge/access bridge/admin bridge/gateway internal/loop internal/ndjson" +
 		" internal/policy internal/view lua stream stream/pull",
 	"bridge/lmstfy/migrate": "bridge/admin bridge/lmstfy lua",
+	"internal/database":     "lua",
 	"internal/message":      "lua internal/ndjson scheduler/producer",
 	"internal/ndjson":       "lua",
 	"internal/clock":        "",

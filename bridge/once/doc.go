@@ -1,0 +1,42 @@
+// Package once makes handlers safe to run twice. A message may be delivered again: after a crash between the work and
+// its acknowledgement, after a lost acknowledgement, or because two workers hold it for a while. This package records
+// which messages of a group were handled, in the database of the program, in the transaction of the handler:
+//
+//	worker, err := bridge.NewWorker(bridge.WorkerConfig{…, Handler: box.Handler(db,
+//		func(ctx context.Context, tx *sql.Tx, m *bridge.Message) error {
+//			_, err := tx.ExecContext(ctx, "UPDATE accounts SET balance = balance - 999 WHERE id = 7")
+//			return err
+//		})})
+//
+// The record and the effect are committed together, or neither is. The second delivery finds the record, and is
+// acknowledged without an effect. If two deliveries run at once, the second one waits for the first one's transaction.
+// The effects inside the database then happen once for each message and group.
+//
+// Not covered is every effect outside of that transaction. An e-mail that the handler sends is sent again if the
+// process dies between sending and the commit, and it was sent although the transaction is rolled back. For such
+// effects hand the message ID on as an idempotency key, or write a row of package bridge/outbox in the transaction and
+// let another handler send the e-mail: it is then sent at least once, and never for a transaction that was rolled back.
+//
+// A message is known by its queue, its group and its ID, or by the key of Config.Key:
+//
+//   - An ID that a program schedules again on purpose, after its message was handled, looks handled: the new message is
+//     acknowledged without an effect. Choose IDs that are used once; or let Config.Key add what is different, such as a
+//     header with a version. A debounced message (bridge.Replace) is such a case, and so is an ID like "close-42" of an
+//     order that can be opened again. Occurrences of a recurrence have IDs of their own.
+//   - A redriven dead letter has the ID of its message. If its effect was committed before the message died (the worker
+//     crashed again and again between commit and acknowledgement), it has no second effect; else it has its first. To
+//     repeat an effect on purpose, use Once.Forget before the redrive.
+//   - Entries that another program adds to a stream without the field id have IDs that are unique in one partition of
+//     their queue only. Give them an ID.
+//
+// Records are removed by age: call Once.Clean regularly. Keep them for longer than a message may come again: the time
+// of all retries and snoozes, plus the time in which you may redrive a dead letter, plus the longest stay in an outbox.
+// With the default policy retries last about a day. A record is about 150 bytes.
+//
+// Databases: PostgreSQL 10 or newer, and SQLite 3.43 or newer for quick tests. The package imports no driver.
+//
+// Invariants:
+//   - Of all deliveries of a message to a group, one has an effect (TestAnEffectHappensOnce, and
+//     TestDeliveriesAtOnceHaveOneEffect in integration/outbox).
+//   - An effect that fails leaves no record (TestAFailedEffectIsTriedAgain).
+package once

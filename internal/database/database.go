@@ -1,0 +1,98 @@
+// Package database has what the packages that write into a program's own database share: names of tables, expressions
+// of PostgreSQL and SQLite, and an adapter for pgx. It imports no driver.
+package database
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"regexp"
+	"strings"
+
+	"github.com/duestream/duestream/lua"
+)
+
+var tableName = regexp.MustCompile(`^([a-z_][a-z0-9_]{0,39}\.)?[a-z_][a-z0-9_]{0,39}$`)
+
+// CheckTable refuses names of tables that would need more than quotes.
+func CheckTable(name string) error {
+	if !tableName.MatchString(name) {
+		return lua.Invalid("table", name, "must be a name or schema.name, each 1 to 40 of a-z 0-9 _, no digit first")
+	}
+	return nil
+}
+
+// Split divides a checked name of a table. prefix is the quoted schema with a dot, or "".
+func Split(table string) (prefix, name string) {
+	if schema, name, ok := strings.Cut(table, "."); ok {
+		return `"` + schema + `".`, name
+	}
+	return "", table
+}
+
+// Now returns an expression for the time in Unix milliseconds by the clock of the database, rounded down.
+func Now(isSQLite bool) string {
+	if isSQLite {
+		return `CAST(round(unixepoch('now', 'subsec') * 1000) AS integer)`
+	}
+	return `CAST(floor(extract(epoch FROM clock_timestamp()) * 1000) AS bigint)`
+}
+
+// Parameters converts the parameters $1, $2, … of a statement to those of the database.
+func Parameters(isSQLite bool, statement string) string {
+	if isSQLite {
+		return strings.ReplaceAll(statement, "$", "?") // ?1 is a parameter by its place
+	}
+	return statement
+}
+
+var comment = regexp.MustCompile(` *--[^\n]*`)
+
+// Statements returns the statements with which a schema is created, each for one call. Two sessions of PostgreSQL that
+// create the same table at once would fail in spite of IF NOT EXISTS, so there a lock precedes. A DO block is one
+// statement, so it also runs where drivers prepare statements.
+func Statements(isSQLite bool, schema string) (all []string) {
+	schema = comment.ReplaceAllString(schema, "")
+	if !isSQLite {
+		return []string{"DO $do$ BEGIN PERFORM pg_advisory_xact_lock(hashtext('duestream'));\n" + schema + "END $do$"}
+	}
+	for statement := range strings.SplitSeq(schema, ";") {
+		if strings.TrimSpace(statement) != "" {
+			all = append(all, statement)
+		}
+	}
+	return all
+}
+
+// Pgx gives a transaction, connection or pool of pgx the method of database/sql.
+type Pgx func(ctx context.Context, query string, args ...any) (rows int64, err error)
+
+// OfPgx returns the Pgx of a transaction, connection or pool.
+func OfPgx[R interface{ RowsAffected() int64 }](
+	exec func(ctx context.Context, query string, args ...any) (R, error)) Pgx {
+	return func(ctx context.Context, query string, args ...any) (int64, error) {
+		result, err := exec(ctx, query, args...)
+		if err != nil {
+			return 0, err
+		}
+		return result.RowsAffected(), nil
+	}
+}
+
+// ExecContext executes a statement.
+func (exec Pgx) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	rows, err := exec(ctx, query, args...)
+	if err != nil {
+		return nil, err
+	}
+	return rowsAffected(rows), nil
+}
+
+// rowsAffected is the result of a statement of pgx.
+type rowsAffected int64
+
+func (n rowsAffected) RowsAffected() (int64, error) { return int64(n), nil }
+
+func (n rowsAffected) LastInsertId() (int64, error) {
+	return 0, errors.New("PostgreSQL has no last insert ID")
+}
