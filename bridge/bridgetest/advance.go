@@ -16,6 +16,13 @@ import (
 // look at once.
 const pollEvery = 2 * time.Millisecond
 
+// mostTimes bounds the times at which Advance stops the clock, so that a recurrence of every second does not hold up a
+// test of a year for hours.
+const mostTimes = 100_000
+
+// mostPasses bounds the passes of the bridge at one time.
+const mostPasses = 100_000
+
 // Advance moves the clock forward by d, and everything that falls due in this time happens, in the order of its time:
 // messages are delivered, failed ones are retried, recurrences are planned, and abandoned deliveries are reclaimed. The
 // clock stands still while a handler runs. Advance returns when the clock has moved by d, and nothing is left to do at
@@ -23,7 +30,7 @@ const pollEvery = 2 * time.Millisecond
 //
 // It fails the test if d is negative, if a handler or a worker makes no progress for Config.Patience, if a message is
 // handled more than 1,000 times at one time, or if another Advance runs, for example because a handler calls it. It
-// takes some milliseconds for each time at which something is due.
+// takes some milliseconds for each time at which something is due, and fails the test after 100,000 such times.
 func (k *Kit) Advance(d time.Duration) {
 	k.t.Helper()
 	if d < 0 {
@@ -66,10 +73,14 @@ func (k *Kit) step(until time.Time) error {
 	if limit != nil {
 		return limit
 	}
-	for {
+	for times := 0; ; times++ {
 		state, err := k.settle()
 		if err != nil {
 			return err
+		}
+		if times == k.mostTimes {
+			return fmt.Errorf("something was due at %d times, in the last place in %s: advance in smaller steps, or less far",
+				times, state.busiest())
 		}
 		next, err := k.bridge.next(k.ctx, state)
 		if err != nil {
@@ -92,7 +103,10 @@ func (k *Kit) settle() (*state, error) {
 	quiet := time.Now() // real time at which the bridge or a handler last did something
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	for {
+	for passes := 0; ; passes++ {
+		if passes == mostPasses {
+			return nil, errors.New("the bridge has something to do at this time without end")
+		}
 		if err := k.ctx.Err(); err != nil {
 			return nil, errors.New("the test has ended")
 		}
@@ -130,6 +144,20 @@ func (k *Kit) settle() (*state, error) {
 		}
 		k.awaitActivity(timer)
 	}
+}
+
+// busiest names the queue in which something is due next.
+func (s *state) busiest() string {
+	var first *partition
+	for _, p := range s.partitions {
+		if !p.due.IsZero() && (first == nil || p.due.Before(first.due)) {
+			first = p
+		}
+	}
+	if first == nil {
+		return "no queue"
+	}
+	return fmt.Sprintf("queue %q", first.queue)
 }
 
 // awaitActivity waits until the program under test has sent a command, but at most for pollEvery.

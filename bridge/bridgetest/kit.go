@@ -85,6 +85,7 @@ type Kit struct {
 
 	settlements *settlements
 
+	mostTimes int
 	advancing atomic.Bool
 	passing   sync.Mutex // held during a pass of the bridge
 	workers   []*startedWorker
@@ -116,6 +117,7 @@ func open(t TB, cfg Config) (k *Kit, err error) {
 	k = &Kit{
 		t: t, cfg: cfg, prefix: fmt.Sprintf("bridgetest-%016x", rand.Uint64()),
 		clock: newKitClock(), activity: newActivity(), readers: newReaders(), settlements: newSettlements(),
+		mostTimes: mostTimes,
 	}
 	k.ctx, k.stop = context.WithCancel(context.Background())
 	if k.server, err = openServer(k.ctx, cfg); err != nil {

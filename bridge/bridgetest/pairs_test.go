@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -21,6 +22,19 @@ func TestTimesAreWholeMilliseconds(t *testing.T) {
 	redistest.Want(t, "time", r.Now().Sub(r.began), time.Millisecond)
 	r.AdvanceTo(r.began.Add(1500 * time.Microsecond))
 	redistest.Want(t, "time", r.Now().Sub(r.began), 2*time.Millisecond)
+}
+
+// A recurrence of every second must not hold up a test for hours.
+func TestAdvanceEndsAfterManyTimes(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, Config{InProcess: true})
+	r.mostTimes = 20
+	_, err := r.Client().Recur(r.Context(), bridge.Recurrence{Name: "tick", Queue: "q", Every: time.Second})
+	ok(t, err)
+	err = r.step(r.began.Add(365 * 24 * time.Hour))
+	if err == nil || !strings.Contains(err.Error(), `something was due at 20 times, in the last place in queue "q"`) {
+		t.Error(err)
+	}
 }
 
 // The program under test makes its worker itself, and stops it. Advance waits for the worker while it runs.
