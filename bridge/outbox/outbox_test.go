@@ -154,6 +154,22 @@ func TestAnUnknownErrorStaysWithItsMessage(t *testing.T) {
 	}
 }
 
+// A message with an ordering key that is refused while an old bridge is alive waits by itself.
+func TestAMessageThatNeedsANewBridgeWaits(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.schedule("orders", "keyed", bridge.Key("k"))
+	r.schedule("orders", "plain")
+	r.to.refuse["keyed"] = bridge.ErrOldBridge
+	r.drain()
+	r.wantRows(1, 0)
+	redistest.Want(t, "stats", r.relay.Stats(), RelayStats{Scheduled: 1, PutOff: 1})
+	delete(r.to.refuse, "keyed")
+	r.exec("UPDATE duestream_outbox SET try_ms = 0")
+	r.drain()
+	r.wantRows(0, 0)
+}
+
 // An operation or a field that a newer release wrote waits for a relay of that release.
 func TestARowOfANewerReleaseWaits(t *testing.T) {
 	t.Parallel()

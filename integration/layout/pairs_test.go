@@ -41,7 +41,7 @@ func TestEachPairOfFeaturesIsDecided(t *testing.T) {
 			}
 		}
 	}
-	if len(features) < 24 {
+	if len(features) < 25 {
 		t.Fatalf("%d features", len(features))
 	}
 	known := testNames(t)
@@ -89,8 +89,8 @@ func checkPair(t *testing.T, feature string, row []string, known map[string]bool
 	}
 }
 
-// testNames returns all tests of the module, each as "directory.TestName", where directory is the last part of the package's
-// path. Tests of the command have the name "duestream.TestName" as well.
+// testNames returns all tests of the module, each as "directory.TestName", where directory is the last part of the
+// package's path. Tests of the command have the name "duestream.TestName" as well.
 func testNames(t *testing.T) map[string]bool {
 	t.Helper()
 	names := map[string]bool{}
