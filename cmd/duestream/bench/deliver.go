@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync/atomic"
 	"time"
 
@@ -22,6 +23,10 @@ type DeliverConfig struct{ Config }
 // The time runs from the release of the queue until all messages are acknowledged and the stream is empty. The floor
 // is a program written by hand, see byHand. The server's CPU time for a message is reported for both sides.
 //
+// The typed path is measured with one group: its worker has a bridge.Mux with one kind, whose payloads are JSON. Its
+// floor is the handler of bridge.WorkerConfig that decodes the same payloads by itself. The allocations are those of
+// the whole process.
+//
 // The scripts alone are the drain script called in a loop, then XREADGROUP and XACK in a loop, 500 messages per call.
 func Deliver(ctx context.Context, cfg DeliverConfig) (Result, error) {
 	cfg.Config = cfg.Config.withDefaults(200_000, 5)
@@ -39,6 +44,11 @@ func Deliver(ctx context.Context, cfg DeliverConfig) (Result, error) {
 				return Result{}, err
 			}
 		}
+		typed, err := r.typed(ctx)
+		if err != nil {
+			return Result{}, err
+		}
+		figures = append(figures, typed...)
 		drain, read := higher("drain_script_alone", "msg/s"), higher("xreadgroup_xack_alone", "msg/s")
 		for range r.Rounds {
 			drainRate, readRate, err := r.scriptsAlone(ctx, r.xack)
@@ -84,9 +94,6 @@ func (r *rig) scriptsAlone(ctx context.Context, settle settlement) (drain, read 
 
 // deliver measures one round of the product, in messages a second.
 func (r *rig) deliver(ctx context.Context, groups []string, cpu *[]float64) (rate float64, err error) {
-	if err := r.fillDue(ctx, groups...); err != nil {
-		return 0, err
-	}
 	var handled atomic.Int64
 	handle := func(context.Context, *bridge.Message) error {
 		handled.Add(1)
@@ -96,13 +103,36 @@ func (r *rig) deliver(ctx context.Context, groups []string, cpu *[]float64) (rat
 	for _, name := range groups {
 		workers = append(workers, bridge.WorkerConfig{Group: name, Handler: handle})
 	}
+	return r.deliverTo(ctx, workers, &handled, messageCosts{cpu: cpu})
+}
+
+// messageCosts collects the costs of a message: the server's CPU time in µs, and the objects that this process
+// allocates. A list may be nil.
+type messageCosts struct{ cpu, allocations *[]float64 }
+
+// deliverTo measures one round with workers of different groups, whose handlers count their calls in handled.
+func (r *rig) deliverTo(ctx context.Context, workers []bridge.WorkerConfig, handled *atomic.Int64, spent messageCosts) (
+	rate float64, err error) {
+	var groups []string
+	for _, w := range workers {
+		groups = append(groups, w.Group)
+	}
+	if err := r.fillDue(ctx, groups...); err != nil {
+		return 0, err
+	}
 	parts, err := r.process(ctx, workers...)
 	if err != nil {
 		return 0, err
 	}
-	rate, err = r.rate(ctx, cpu, func() error {
-		return errors.Join(r.hold(ctx, false), r.awaitHandled(ctx, r.timeLimit(), &handled, len(groups)))
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	rate, err = r.rate(ctx, spent.cpu, func() error {
+		return errors.Join(r.hold(ctx, false), r.awaitHandled(ctx, r.timeLimit(), handled, len(groups)))
 	})
+	runtime.ReadMemStats(&after)
+	if spent.allocations != nil {
+		*spent.allocations = append(*spent.allocations, float64(after.Mallocs-before.Mallocs)/float64(r.Messages))
+	}
 	if err := errors.Join(err, stop(parts...)); err != nil {
 		return 0, err
 	}

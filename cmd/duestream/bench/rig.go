@@ -31,7 +31,8 @@ type rig struct {
 	keys       lua.Keys
 	client     *bridge.Client
 	payload    []byte
-	queueNames []string // further queues, removed at the end
+	headers    map[string]string // of the messages of fill
+	queueNames []string          // further queues, removed at the end
 }
 
 // on runs a scenario on a rig: it checks the configuration, schedules the backlog, and always cleans up at the end.
@@ -39,7 +40,8 @@ func on(ctx context.Context, cfg Config, scenario func(context.Context, *rig) (R
 	if err := cfg.validate(); err != nil {
 		return Result{}, err
 	}
-	r := &rig{Config: cfg, c: cfg.Redis.Client, keys: lua.NewKeys(cfg.Prefix, cfg.Queue), payload: make([]byte, cfg.Payload)}
+	r := &rig{Config: cfg, c: cfg.Redis.Client, keys: lua.NewKeys(cfg.Prefix, cfg.Queue),
+		payload: make([]byte, cfg.Payload)}
 	if r.op, err = admin.New(r.Redis, r.Prefix); err != nil {
 		return Result{}, err
 	}
@@ -83,7 +85,9 @@ func (r *rig) backlog(ctx context.Context) error {
 		_ = other.Close()
 	}()
 	start := time.Now().Add(dayAfter)
-	return r.fill(ctx, "backlog", r.Backlog, func(i int) time.Time { return start.Add(time.Duration(i) * time.Millisecond) })
+	return r.fill(ctx, "backlog", r.Backlog, func(i int) time.Time {
+		return start.Add(time.Duration(i) * time.Millisecond)
+	})
 }
 
 // fill schedules n messages, the i-th due at due(i).
@@ -98,7 +102,7 @@ func (r *rig) fill(ctx context.Context, step string, n int, due func(i int) time
 			}
 			batch := make([]bridge.NewMessage, min(size, n-from))
 			for i := range batch {
-				batch[i] = bridge.NewMessage{Payload: r.payload, At: due(from + i)}
+				batch[i] = bridge.NewMessage{Payload: r.payload, Headers: r.headers, At: due(from + i)}
 			}
 			if err := r.schedule(ctx, r.client, batch); err != nil {
 				return err
@@ -263,13 +267,19 @@ func (r *rig) work(ctx context.Context, cfg bridge.WorkerConfig) (*part, error) 
 		cfg.Concurrency = r.Concurrency
 	}
 	var probed atomic.Bool
-	handle := cfg.Handler
-	cfg.Handler = func(ctx context.Context, m *bridge.Message) error {
-		if m.ID == probe {
+	if handle := cfg.Handler; handle != nil {
+		cfg.Handler = func(ctx context.Context, m *bridge.Message) error {
+			if m.ID == probe {
+				probed.Store(true)
+				return nil
+			}
+			return handle(ctx, m)
+		}
+	} else {
+		cfg.Mux.Otherwise(func(context.Context, *bridge.Message) error { // the probe has no kind
 			probed.Store(true)
 			return nil
-		}
-		return handle(ctx, m)
+		})
 	}
 	w, err := bridge.NewWorker(cfg)
 	if err != nil {
