@@ -93,21 +93,21 @@ func dropSessions(w http.ResponseWriter, r *http.Request) {
 // path, which the browser does not send. So dropPlanted names all that are possible.
 func dropPlanted(w http.ResponseWriter, r *http.Request) {
 	for _, name := range sessionNames {
-		if len(r.CookiesNamed(name)) == 0 || strings.HasPrefix(name, hostPrefix) {
+		isIgnored := strings.HasPrefix(name, hostPrefix) || name == sessionCookie && isTLS(r)
+		if len(r.CookiesNamed(name)) == 0 || isIgnored {
 			continue
 		}
 		for _, domain := range append(domainsOf(r.Host), "") {
 			for _, path := range pathsTo(loginPath(r)) {
-				c := newCookie(r, name, "", -1)
-				c.Domain, c.Path = domain, path
-				http.SetCookie(w, c)
+				http.SetCookie(w, &http.Cookie{Name: name, Domain: domain, Path: path, MaxAge: -1, Secure: isSecure(r)})
 			}
 		}
 	}
 }
 
-// mostPlanted limits the domains, and the paths, that dropPlanted names.
-const mostPlanted = 8
+// mostPlanted limits the domains, and the paths, that dropPlanted names. A proxy such as nginx refuses an answer whose
+// headers exceed 4 KiB.
+const mostPlanted = 5
 
 // domainsOf returns the domains whose cookies a browser sends to a host. A browser ignores those that are public, such
 // as com.
