@@ -68,7 +68,7 @@ const spareRequests = 2000
 // Dashboard is the handler. It keeps no state that another process needs, so any number of them may run side by side.
 type Dashboard struct {
 	cfg          Config
-	client       *bridge.Client
+	clients      *clients
 	op           *admin.Admin
 	log          *slog.Logger
 	hub          *hub
@@ -128,7 +128,7 @@ func New(cfg Config) (*Dashboard, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	client, err := bridge.NewClient(bridge.ClientConfig{
+	clients, err := newClients(bridge.ClientConfig{
 		Redis: cfg.Redis, Prefix: cfg.Prefix, RetryTimeout: cfg.Timeout / 2, Observer: cfg.Observer, Logger: cfg.Logger,
 		AllowOldBridges: cfg.AllowOldBridges,
 	})
@@ -145,7 +145,7 @@ func New(cfg Config) (*Dashboard, error) {
 	if cfg.Observer != nil {
 		op = op.Observed(cfg.Observer)
 	}
-	d := &Dashboard{cfg: cfg, client: client, op: op, log: cfg.Logger, examiner: &examiner{}, adviser: op.Adviser()}
+	d := &Dashboard{cfg: cfg, clients: clients, op: op, log: cfg.Logger, examiner: &examiner{}, adviser: op.Adviser()}
 	d.stopping, d.stop = context.WithCancel(context.Background())
 	d.cutting, d.cut = context.WithCancel(context.Background())
 	d.hub = newHub(d.stopping, cfg.MaxViewers, cfg.Timeout)
@@ -178,7 +178,7 @@ func (d *Dashboard) Close() error {
 	d.inProgress.Wait()
 	d.hub.wait()
 	d.examiner.work.Wait()
-	return d.client.Close()
+	return d.clients.Close()
 }
 
 // Shutdown is Close, but ends the changes in flight when ctx ends. The error is then that of ctx.

@@ -58,7 +58,7 @@ func cancelMessage(q *request) (done, error) {
 	if q.query.Get("running") != "" {
 		return q.cancelRunning(id, group)
 	}
-	err = q.reach(group, func(s ...bridge.Scope) error { return q.client.Cancel(q.ctx, q.queue(), id, s...) })
+	err = q.reach(group, func(s ...bridge.Scope) error { return q.client().Cancel(q.ctx, q.queue(), id, s...) })
 	if err != nil {
 		return done{}, err
 	}
@@ -82,7 +82,7 @@ func (q *request) reach(group string, change func(...bridge.Scope) error) error 
 }
 
 func (q *request) cancelRunning(id, group string) (done, error) {
-	results, err := q.client.CancelRunning(q.ctx, q.queue(), group, id)
+	results, err := q.client().CancelRunning(q.ctx, q.queue(), group, id)
 	if err != nil {
 		return done{}, err
 	}
@@ -121,7 +121,7 @@ func moveMessage(q *request) (done, error) {
 	}
 	var due time.Time
 	err = q.reach(group, func(s ...bridge.Scope) (err error) {
-		due, err = q.client.Reschedule(q.ctx, q.queue(), id, to, s...)
+		due, err = q.client().Reschedule(q.ctx, q.queue(), id, to, s...)
 		return err
 	})
 	switch {

@@ -27,7 +27,8 @@ func TestQueueTellsWhoPausedItAndWhoChangedItsSettings(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t), nil)
 	r.Fill(1)
-	ana, ben := r.as("ana", operate, r.Queue), r.as("ben", operate, r.Queue)
+	r.Policy(map[string]string{"history": "100"})
+	ana, ben := r.as("ana", access.Verbs(), r.Queue), r.as("ben", operate, r.Queue)
 	queue := url.Values{"queue": {r.Queue}}
 	page := "queue?queue=" + r.Queue
 	_, text := ana.get(page)
@@ -40,6 +41,10 @@ func TestQueueTellsWhoPausedItAndWhoChangedItsSettings(t *testing.T) {
 	_, text = ana.get(page + "&tab=settings")
 	contains(t, text, "Last change: <code>held</code> from\nnot set to true, by token ben,", `id="changes">`,
 		`<td class="text wrap">token ana</td>`, `<td class="text wrap">not set</td><td class="text wrap">300/m</td>`)
+
+	ana.post("do-queue-create", url.Values{"queue": {r.Queue}, "id": {"made"}, "in": {"1h"}})
+	story := ana.eventuallyShows("message?queue="+r.Queue+"&id=made", "token ana")
+	contains(t, story, "Scheduled for")
 
 	ana.post("do-queue-resume", queue)
 	r.Policy(map[string]string{"held": "1"}) // as redis-cli does it: no record, and the newest record is of the resume

@@ -165,7 +165,7 @@ func createMessage(q *request) (done, error) {
 	if err := q.checkExpires(m); err != nil {
 		return done{}, err
 	}
-	receipt, err := q.client.Send(q.ctx, q.queue(), m)
+	receipt, err := q.client().Send(q.ctx, q.queue(), m)
 	if err != nil {
 		return done{}, q.explainRefusal(m.ID, byFields(err))
 	}

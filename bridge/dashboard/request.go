@@ -150,7 +150,7 @@ func (d *Dashboard) begin(w http.ResponseWriter, r *http.Request) *request {
 		d.fail(w, r, nil, err)
 		return nil
 	}
-	op := d.op.As("token " + g.Name()).Suggesting(func(queue string) bool { return g.May(access.Inspect, queue) })
+	op := d.op.As(actorOf(g.Name())).Suggesting(func(queue string) bool { return g.May(access.Inspect, queue) })
 	return &request{Dashboard: d, op: op, w: w, r: r, ctx: r.Context(), grant: g, known: time.Now(),
 		query: r.URL.Query()}
 }
