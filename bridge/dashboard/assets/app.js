@@ -7,11 +7,18 @@
   // ---- times and numbers ------------------------------------------------------------------------------------------
 
   const dateTime = new Intl.DateTimeFormat(undefined, {dateStyle: 'medium', timeStyle: 'medium'});
+  const clock = {hour: 'numeric', minute: '2-digit', second: '2-digit', fractionalSecondDigits: 3};
+  const momentToday = new Intl.DateTimeFormat(undefined, clock);
+  const momentEver = new Intl.DateTimeFormat(undefined, {year: 'numeric', month: 'short', day: 'numeric', ...clock});
   const relative = new Intl.RelativeTimeFormat(undefined, {numeric: 'auto'});
   const whole = new Intl.NumberFormat();
   const units = [
     ['year', 31536e6], ['month', 2592e6], ['day', 864e5], ['hour', 36e5], ['minute', 6e4], ['second', 1e3],
   ];
+
+  function moment(time) {
+    return (time.toDateString() === new Date().toDateString() ? momentToday : momentEver).format(time);
+  }
 
   function distance(time) {
     const ms = time - Date.now();
@@ -26,7 +33,9 @@
     for (const element of root.querySelectorAll('time[datetime]')) {
       const time = new Date(element.dateTime);
       if (Number.isNaN(time.valueOf())) continue;
-      const text = 'relative' in element.dataset ? distance(time) : dateTime.format(time);
+      const {relative: isRelative, moment: isMoment} = element.dataset;
+      const format = isRelative !== undefined ? distance : isMoment !== undefined ? moment : dateTime.format;
+      const text = format(time);
       if (element.textContent !== text) element.textContent = text;
     }
     for (const element of root.querySelectorAll('data[value]')) {
