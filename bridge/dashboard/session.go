@@ -131,7 +131,7 @@ func isThisMachine(host string) bool {
 type loginView struct {
 	Next    string // page to show after the login
 	Refused bool   // the token was refused
-	Ended   bool   // the viewer was logged in with a token that is not valid any more
+	Ended   bool   // the browser still has the cookie of a login that is over
 	Private bool   // the connection may carry a token
 
 	ByAddress bool // the page sends the token behind # of its address by itself
@@ -140,7 +140,7 @@ type loginView struct {
 func (d *Dashboard) showLogin(w http.ResponseWriter, r *http.Request) {
 	view := loginView{Next: safeNext(r.URL.Query().Get("next")), Private: isPrivate(r)}
 	if _, err := d.grant(r); errors.Is(err, errLogin) {
-		view.Ended = len(r.CookiesNamed(sessionCookie)) > 0
+		view.Ended = slices.ContainsFunc(sessionNames, func(name string) bool { return len(r.CookiesNamed(name)) > 0 })
 		view.ByAddress = d.cfg.LoginByAddress // else the address would replace the login of a viewer
 	}
 	d.renderLogin(w, http.StatusOK, view)

@@ -44,9 +44,9 @@ func TestTokensAreAddedAndRemoved(t *testing.T) {
 	if status, text := v.post("do-remove-token", url.Values{"token": {"night-shift"}}); status != http.StatusOK {
 		t.Fatal(text)
 	}
-	added.eventuallyShows("", "Your token is not valid any more")
+	added.eventuallyShows("", "Your login is over")
 	_, text = r.stranger().get("")
-	lacks(t, text, "not valid any more")
+	lacks(t, text, "Your login is over")
 	if r.log.Count(secret) > 0 {
 		t.Error("a log line holds the secret")
 	}

@@ -14,7 +14,7 @@ import (
 func TestATableFadesWhereItGoesOn(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	_, err := r.op.Recur(t.Context(), bridge.Recurrence{Queue: r.Queue, Name: "nightly-report-of-the-whole-shop",
+	_, err := r.op.Recur(t.Context(), bridge.Recurrence{Queue: "reports", Name: "nightly-report-of-the-whole-shop",
 		Cron: "30 3 * * *", Zone: "America/New_York"})
 	must(t, err)
 	b := r.browser()

@@ -47,7 +47,11 @@ func TestTheDashboardWorksAtEveryAddress(t *testing.T) {
 		if strings.Contains(cookies, "session") {
 			t.Errorf("%s: scripts see the cookies %s", name, cookies)
 		}
-		cookie := b.cookie("duestream_session")
+		cookieName := "duestream_session"
+		if strings.HasPrefix(base, "https:") {
+			cookieName = "__Secure-" + cookieName
+		}
+		cookie := b.cookie(cookieName)
 		redistest.Want(t, name+": Secure", cookie.Secure, strings.HasPrefix(base, "https:"))
 		redistest.Want(t, name+": HttpOnly", cookie.HTTPOnly, true)
 		redistest.Want(t, name+": SameSite", cookie.SameSite.String(), "Strict")
