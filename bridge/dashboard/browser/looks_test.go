@@ -33,7 +33,11 @@ func TestATableFadesWhereItGoesOn(t *testing.T) {
 	b.show(false, phoneWidth)
 	faded("on a phone", 1)
 	var ok bool
-	b.eval(`(() => { const box = document.querySelector('.scroll'); box.scrollLeft = box.scrollWidth; return true; })()`, &ok)
+	b.eval(`(() => {
+		const box = document.querySelector('.scroll');
+		box.scrollLeft = box.scrollWidth;
+		return true;
+	})()`, &ok)
 	faded("at the end of the table", 0)
 }
 
