@@ -245,8 +245,8 @@ func (r *Relay) settle(ctx context.Context, tx *sql.Tx, rows []*row, results []e
 		if next == waitRow && one.tries+1 >= maxTries {
 			next = refuse
 		}
-		if next != waitQueue {
-			ofQueue[one.queue] = ofQueue[one.queue]
+		if _, known := ofQueue[one.queue]; !known {
+			ofQueue[one.queue] = nil
 		}
 		switch next {
 		case done:
