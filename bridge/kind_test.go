@@ -217,6 +217,34 @@ func TestMiddlewareWrapsEveryKind(t *testing.T) {
 		"outer close-order, inner close-order, outer remind, inner remind")
 }
 
+// A copy of a mux must have the further middleware outermost. Later additions to one must not change the other.
+func TestACopyOfAMuxHasFurtherMiddleware(t *testing.T) {
+	t.Parallel()
+	var calls []string
+	named := func(name string) bridge.Middleware {
+		return func(next bridge.Handler) bridge.Handler {
+			return func(ctx context.Context, m *bridge.Message) error {
+				calls = append(calls, name)
+				return next(ctx, m)
+			}
+		}
+	}
+	mux := &bridge.Mux{}
+	mux.Use(named("inner"))
+	closeOrder.Handle(mux, func(context.Context, *bridge.Delivery[order]) error { return nil })
+	traced := mux.With(named("outer"))
+	mux.Use(named("later"))
+	remind.Handle(mux, func(context.Context, *bridge.Delivery[order]) error { return nil })
+	redistest.Want(t, "copy", outcome(t, traced, message(t, closeOrder, order{})).Action, bridge.ActionAcknowledge)
+	redistest.Want(t, "kind of the mux alone", outcome(t, traced, message(t, remind, order{})).Action,
+		bridge.ActionSnooze)
+	redistest.Want(t, "mux", outcome(t, mux, message(t, remind, order{})).Action, bridge.ActionAcknowledge)
+	redistest.Want(t, "calls", strings.Join(calls, " "), "outer inner outer inner inner later")
+	if _, err := mux.With(nil).Handler(); !errors.Is(err, bridge.ErrInvalid) {
+		t.Error("a copy with middleware that is nil: ", err)
+	}
+}
+
 // Middleware that returns no handler must not make known kinds unknown. The fault must leave the mux open to a mend.
 func TestMiddlewareMustReturnAHandler(t *testing.T) {
 	t.Parallel()

@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"sync"
@@ -99,6 +100,17 @@ func (x *Mux) Use(middleware ...Middleware) {
 		}
 		x.middleware = append(x.middleware, one)
 	}
+}
+
+// With returns a copy of the mux with further middleware outside that of the mux. Later additions to one of them do not
+// change the other. Package bridge/tracing uses it.
+func (x *Mux) With(middleware ...Middleware) *Mux {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	wrapped := &Mux{handlers: maps.Clone(x.handlers), otherwise: x.otherwise, faults: slices.Clone(x.faults)}
+	wrapped.Use(middleware...)
+	wrapped.middleware = append(wrapped.middleware, x.middleware...)
+	return wrapped
 }
 
 // Otherwise sets the handler of messages whose kind has no handler in their queue. A group that needs only some kinds

@@ -41,7 +41,8 @@ func (t *tracer) startSchedule(ctx context.Context, queue string) (context.Conte
 }
 
 // Schedule is bridge.Client.Schedule with a span.
-func (c *Client) Schedule(ctx context.Context, queue string, payload []byte, options ...bridge.Option) (bridge.Receipt, error) {
+func (c *Client) Schedule(ctx context.Context, queue string, payload []byte, options ...bridge.Option) (
+	bridge.Receipt, error) {
 	m := bridge.NewMessage{Payload: payload}
 	for _, set := range options {
 		set(&m)
@@ -54,10 +55,16 @@ func (c *Client) Send(ctx context.Context, queue string, m bridge.NewMessage) (b
 	if c.tracer == nil {
 		return c.Client.Send(ctx, queue, m)
 	}
-	ctx, span := c.tracer.startSchedule(ctx, queue)
+	return c.tracer.send(ctx, queue, m, c.Client.Send)
+}
+
+// send sends a message within a span.
+func (t *tracer) send(ctx context.Context, queue string, m bridge.NewMessage,
+	next func(context.Context, string, bridge.NewMessage) (bridge.Receipt, error)) (bridge.Receipt, error) {
+	ctx, span := t.startSchedule(ctx, queue)
 	defer span.End()
-	m.Headers = with(m.Headers, c.tracer.inject(ctx))
-	receipt, err := c.Client.Send(ctx, queue, m)
+	m.Headers = with(m.Headers, t.inject(ctx))
+	receipt, err := next(ctx, queue, m)
 	if span.IsRecording() {
 		all := append(make([]attribute.KeyValue, 0, 4), semconv.MessagingMessageBodySize(len(m.Payload)))
 		if receipt.ID != "" {
@@ -73,7 +80,8 @@ func (c *Client) Send(ctx context.Context, queue string, m bridge.NewMessage) (b
 }
 
 // ScheduleBatch is the former name of SendBatch.
-func (c *Client) ScheduleBatch(ctx context.Context, queue string, messages []bridge.NewMessage) ([]bridge.Result, error) {
+func (c *Client) ScheduleBatch(ctx context.Context, queue string, messages []bridge.NewMessage) (
+	[]bridge.Result, error) {
 	return c.SendBatch(ctx, queue, messages)
 }
 
@@ -82,13 +90,19 @@ func (c *Client) SendBatch(ctx context.Context, queue string, messages []bridge.
 	if c.tracer == nil {
 		return c.Client.SendBatch(ctx, queue, messages)
 	}
-	ctx, span := c.tracer.startSchedule(ctx, queue)
+	return c.tracer.sendBatch(ctx, queue, messages, c.Client.SendBatch)
+}
+
+// sendBatch sends messages within a span.
+func (t *tracer) sendBatch(ctx context.Context, queue string, messages []bridge.NewMessage, next bridge.Sender) (
+	[]bridge.Result, error) {
+	ctx, span := t.startSchedule(ctx, queue)
 	defer span.End()
-	traced, traceHeaders := slices.Clone(messages), c.tracer.inject(ctx)
+	traced, traceHeaders := slices.Clone(messages), t.inject(ctx)
 	for i := range traced {
 		traced[i].Headers = with(traced[i].Headers, traceHeaders)
 	}
-	results, err := c.Client.SendBatch(ctx, queue, traced)
+	results, err := next(ctx, queue, traced)
 	if span.IsRecording() {
 		span.SetAttributes(semconv.MessagingBatchMessageCount(len(messages)))
 		refused := 0

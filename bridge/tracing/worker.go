@@ -26,26 +26,37 @@ import (
 //     this span and the message's baggage. The span is linked to the span that scheduled the message and to the last
 //     attempt.
 //
+// With cfg.Mux, each delivery has these spans, also each one of a batch. They begin outside the middleware of the mux.
+// The result has a copy of the mux, so add all handlers before.
+//
 // The worker still calls cfg.Settled and cfg.Retried, if they were set before the call of Worker. An attempt whose
 // process was killed has no span. Spans that the exporter of a killed process had not sent are lost.
 func Worker(cfg bridge.WorkerConfig, c Config) bridge.WorkerConfig {
-	if c.Provider == nil || cfg.Handler == nil {
+	if c.Provider == nil || cfg.Handler == nil && cfg.Mux == nil {
 		return cfg
 	}
 	w := &worker{
-		tracer: newTracer(c), next: cfg.Handler, settled: cfg.Settled, retried: cfg.Retried,
+		tracer: newTracer(c), settled: cfg.Settled, retried: cfg.Retried,
 		spans: map[string]queueSpans{cfg.Queue: newSpans(cfg.Queue, cfg.Group)},
 	}
 	for _, q := range cfg.Queues {
 		w.spans[q.Queue] = newSpans(q.Queue, cfg.Group)
 	}
-	cfg.Handler, cfg.Settled, cfg.Retried = w.handle, w.onSettled, w.onRetried
+	if cfg.Mux != nil {
+		for _, queue := range cfg.Mux.Queues() {
+			w.spans[queue] = newSpans(queue, cfg.Group)
+		}
+		cfg.Mux = cfg.Mux.With(w.wrap)
+	}
+	if cfg.Handler != nil {
+		cfg.Handler = w.wrap(cfg.Handler)
+	}
+	cfg.Settled, cfg.Retried = w.onSettled, w.onRetried
 	return cfg
 }
 
 type worker struct {
 	*tracer
-	next    bridge.Handler
 	settled func(*bridge.Message, bridge.Settlement)
 	retried func(*bridge.Message, time.Duration, string)
 	spans   map[string]queueSpans // by queue
@@ -80,12 +91,15 @@ type attempt struct {
 // errPanicked stands for a panic of the handler. Only package stream, which recovers it, knows its value.
 var errPanicked = errors.New("the handler panicked, or ended its goroutine")
 
-func (w *worker) handle(ctx context.Context, m *bridge.Message) (err error) {
-	ctx, span := w.start(ctx, m)
-	err = errPanicked
-	defer func() { w.end(ctx, m, span, err) }()
-	err = w.next(ctx, m)
-	return err
+// wrap returns a handler that makes the spans of an attempt, and calls next.
+func (w *worker) wrap(next bridge.Handler) bridge.Handler {
+	return func(ctx context.Context, m *bridge.Message) (err error) {
+		ctx, span := w.start(ctx, m)
+		err = errPanicked
+		defer func() { w.end(ctx, m, span, err) }()
+		err = next(ctx, m)
+		return err
+	}
 }
 
 // start begins the span of an attempt.
