@@ -58,7 +58,9 @@ func (k *Kit) advanceTo(t time.Time) {
 		k.t.Errorf("bridgetest: Advance is called while another Advance runs: a handler must not call it")
 		return
 	}
+	k.clock.order()
 	err := k.step(t)
+	k.clock.order()
 	k.advancing.Store(false)
 	if err != nil {
 		k.t.Fatalf("bridgetest: advance to %s: %v", k.Now().UTC().Format(time.RFC3339Nano), err)

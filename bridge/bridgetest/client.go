@@ -79,6 +79,7 @@ func (t timed) do(ctx context.Context, c rueidis.CommandClient, cmd rueidis.Comp
 		if ctx.Err() != nil {
 			t.readers.end(group, consumer, streams)
 		}
+		t.clock.order()
 		return reply
 	}
 	if waits && words[0] == "XREAD" { // it changes nothing

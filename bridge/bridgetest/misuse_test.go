@@ -3,7 +3,6 @@ package bridgetest_test
 import (
 	"context"
 	"errors"
-	"sync"
 	"testing"
 	"time"
 
@@ -52,14 +51,12 @@ func TestAConfigurationIsChecked(t *testing.T) {
 // A handler that ignores everything must not hang the test: the failure says which message it has, and since when.
 func TestAHandlerThatHangsIsNamed(t *testing.T) {
 	t.Parallel()
-	release := make(chan struct{})
-	var returned sync.WaitGroup
+	release, returned := make(chan struct{}), make(chan struct{})
 	f := fail(t, func(t *failing) {
 		k := bridgetest.NewWith(t, bridgetest.Config{Patience: 200 * time.Millisecond})
 		k.Run(bridge.WorkerConfig{Group: "shop", CancelGrace: time.Millisecond,
 			Mux: handle(func(context.Context, *bridge.Delivery[Order]) error {
-				returned.Add(1)
-				defer returned.Done()
+				defer close(returned)
 				<-release
 				return nil
 			})})
@@ -67,7 +64,7 @@ func TestAHandlerThatHangsIsNamed(t *testing.T) {
 		k.Advance(time.Hour)
 	})
 	close(release)
-	returned.Wait()
+	<-returned
 	f.want("nothing happened for 200ms (Config.Patience), and the clock waits",
 		`the handler of message "close-42" (queue "orders", group "shop", kind "close-order", attempt 1) has run for `)
 }

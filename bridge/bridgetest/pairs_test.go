@@ -113,6 +113,26 @@ func TestActionsOfOperatorsFollowTheClock(t *testing.T) {
 	})
 }
 
+// A plain command deletes the retry of the message that holds a key: the next message must not wait for ever.
+func TestAKeyWhoseHolderIsGonePassesOn(t *testing.T) {
+	feature(t, func(r *rig) {
+		r.work("q", "g", func(m *bridge.Message) error {
+			if m.ID == "a" {
+				return bridge.RetryAfter(time.Hour, errors.New("no"))
+			}
+			return nil
+		})
+		r.send("q", "a", bridge.Key("k"), bridge.In(time.Minute))
+		r.send("q", "b", bridge.Key("k"), bridge.In(2*time.Minute))
+		r.Advance(3 * time.Minute)
+		redistest.Want(r.test, "state of b", r.RequireScheduledIn("q", ID("b")).State, Waiting)
+		c, due := r.Redis().Client, r.Prefix()+":{q}:due"
+		ok(r.test, c.Do(r.Context(), c.B().Zremrangebyrank().Key(due).Start(0).Stop(0).Build()).Error())
+		r.Advance(time.Minute)
+		r.want("1m0s a/1", "3m0s b/1")
+	})
+}
+
 // While the policy holds the workers, messages wait, and Advance does not wait for the workers.
 func TestHeldWorkersAreNotWaitedFor(t *testing.T) {
 	feature(t, func(r *rig) {
