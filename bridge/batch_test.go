@@ -352,12 +352,12 @@ func TestNewWorkerRefusesBatchesItCannotCollect(t *testing.T) {
 	batch := func(context.Context, []*bridge.Delivery[order]) []error { return nil }
 	mux := &bridge.Mux{}
 	closeOrder.HandleBatch(mux, bridge.BatchConfig{Size: 17, Age: 30 * time.Second}, batch)
-	_, err := bridge.NewWorker(bridge.WorkerConfig{Mux: mux, HandlerTimeout: 10 * time.Second,
+	_, err := bridge.NewWorker(bridge.WorkerConfig{Mux: mux, HandlerTimeout: 10 * time.Second, GroupRate: "5/d",
 		Queues: []bridge.WorkerQueue{{Queue: "orders"}, {Queue: "mails"}}})
 	for _, want := range []string{
 		`batch size of kind "close-order" "17": must be at most the concurrency of the worker, 16`,
 		`batch age of kind "close-order" "30s": must be below the handler timeout of the worker, 10s`,
-		`queues "mails": has no kind in the mux`, "redis", `group "": `} {
+		`queues "mails": has no kind in the mux`, `group rate "5/d": must be`, "redis", `group "": `} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("no %q in the error:\n%v", want, err)
 		}

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -56,6 +57,60 @@ func TestEachPairOfFeaturesIsDecided(t *testing.T) {
 				t.Errorf("%s: row %d is about %q, want %q", feature, j+1, row[0], later[j])
 			}
 			checkPair(t, feature, row, known, short)
+		}
+	}
+}
+
+// Each feature of the Go SDK is decided with each other feature, once, on a page of its own. A row there may be about
+// several features.
+func TestEachPairOfTheSDKIsDecided(t *testing.T) {
+	t.Parallel()
+	short := map[string]string{}
+	var others []string
+	for _, page := range []string{"pairs.md", "pairs-delivery.md"} {
+		text, err := os.ReadFile(filepath.Join("../../docs/design", page))
+		if err != nil {
+			t.Fatal(err)
+		}
+		names := regexp.MustCompile("(?m)^\\| ([a-z ]+) \\| `(\\S+)` \\|")
+		for _, row := range names.FindAllStringSubmatch(string(text), -1) {
+			short[row[1]] = row[2]
+		}
+		for _, section := range regexp.MustCompile("(?m)^## (.*)$").FindAllStringSubmatch(string(text), -1) {
+			if section[1] != "Notes" {
+				others = append(others, section[1])
+			}
+		}
+	}
+	text, err := os.ReadFile("../../docs/design/pairs-sdk.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sections := strings.Split(string(text), "\n## ")[1:]
+	for _, section := range sections {
+		feature, _, _ := strings.Cut(section, "\n")
+		others = append(others, feature)
+	}
+	known := testNames(t)
+	for i, section := range sections {
+		feature, table, _ := strings.Cut(section, "\n")
+		want := slices.Concat(others[:len(others)-len(sections)], others[len(others)-len(sections)+i+1:])
+		var got []string
+		for line := range strings.Lines(table) {
+			cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), "|")
+			if len(cells) != 4 || strings.Contains(line, "---") || strings.Contains(line, "what holds") {
+				continue
+			}
+			for j := range cells {
+				cells[j] = strings.TrimSpace(cells[j])
+			}
+			got = append(got, strings.Split(cells[0], ", ")...)
+			checkPair(t, feature, cells, known, short)
+		}
+		slices.Sort(got)
+		slices.Sort(want)
+		if !slices.Equal(got, want) {
+			t.Errorf("%s is decided with\n%q, want\n%q", feature, got, want)
 		}
 	}
 }
