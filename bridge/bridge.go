@@ -42,7 +42,8 @@ type Config struct {
 	Prefix string // prefix of all Redis keys; default "duestream"
 
 	// Defaults is the policy of queues that have no policy of their own. All bridges of a prefix share it: the last
-	// bridge to start overwrites it. The zero value leaves the defaults in Redis unchanged.
+	// bridge to start overwrites it. The zero value leaves the defaults in Redis unchanged; without any, DefaultPolicy
+	// holds.
 	Defaults Policy
 
 	// AnyServer also accepts a server that is too old or that evicts keys when it is full. Such a server can lose

@@ -7,13 +7,11 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"log"
 	"os"
 	"os/signal"
-	"sync"
 	"syscall"
 	"time"
 
@@ -61,20 +59,10 @@ func run(ctx context.Context, stop func(), url, prefix string, delay time.Durati
 		return err
 	}
 
-	var parts sync.WaitGroup
-	errs := make([]error, 2)
-	for i, part := range []func(context.Context) error{b.Run, worker.Run} {
-		parts.Go(func() {
-			errs[i] = part(ctx)
-			stop() // when one part ends, the other ends too
-		})
+	if err := schedule(ctx, r, prefix, delay); err != nil {
+		return err
 	}
-	err = schedule(ctx, r, prefix, delay)
-	if err != nil {
-		stop()
-	}
-	parts.Wait()
-	return errors.Join(append(errs, err)...)
+	return bridge.Run(ctx, worker.Run, b.Run) // until ctx is cancelled: the worker stops first
 }
 
 func schedule(ctx context.Context, r *bridge.Redis, prefix string, delay time.Duration) error {
