@@ -33,6 +33,7 @@ func RequireScheduled[T any](k *Kit, kind bridge.Kind[T], matches ...Match) Mess
 }
 
 // RequireNothing fails the test if any message of a kind that is not done yet matches. Dead letters are done.
+// Kit.RequireNothingIn does the same for all kinds of a queue.
 func RequireNothing[T any](k *Kit, kind bridge.Kind[T], matches ...Match) {
 	k.t.Helper()
 	search[T]{k, kind.Queue, &kind, matches}.none(k.unfinished)

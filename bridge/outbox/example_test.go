@@ -107,6 +107,25 @@ func Example() {
 	// {Scheduled:1 Cancelled:1 Duplicates:0 TooLate:0 Refused:0 PutOff:0}
 }
 
+// In a test, Flush takes the place of a running relay.
+func ExampleRelay_Flush() {
+	ctx, db, client, end := begin()
+	defer end()
+	box, err := outbox.New(outbox.Config{Dialect: outbox.SQLite})
+	check(err)
+	check(box.Migrate(ctx, db))
+	relay, err := outbox.NewRelay(outbox.RelayConfig{Outbox: box, DB: db, Client: client})
+	check(err)
+	check(outbox.Transact(ctx, db, func(tx *sql.Tx) error {
+		_, err := box.Schedule(ctx, tx, "orders", []byte("42"), bridge.WithID("close-42"), bridge.In(30*time.Minute))
+		return err
+	}))
+	check(relay.Flush(ctx))
+	fmt.Println(relay.Stats().Scheduled)
+	// Output:
+	// 1
+}
+
 // A message is handed over as it was written. A row that duestream refuses is kept: here the table was changed by hand.
 func ExampleOutbox_Failed() {
 	ctx, db, client, end := begin()

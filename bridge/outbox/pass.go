@@ -25,6 +25,8 @@ var errDatabase = lua.NewHinted("the database of the outbox fails",
 // pass takes a batch of rows, hands them over, and deletes them, in one transaction. found reports whether there was a
 // row. The error is that of the database; an error of Redis is reported for its queue.
 func (r *Relay) pass(ctx context.Context) (found bool, err error) {
+	r.passing.Lock()
+	defer r.passing.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, 2*r.cfg.Timeout)
 	defer cancel()
 	found, err = r.tryPass(ctx)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"database/sql"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -76,7 +77,8 @@ type Relay struct {
 	floods   loop.Floods
 	counts   counts
 
-	waiting map[string]*waitingQueue // used by the goroutine of Run alone
+	passing sync.Mutex               // held during a pass: Flush may be called while Run runs
+	waiting map[string]*waitingQueue // used during a pass alone
 }
 
 // waitingQueue is a queue whose rows are left out until a point in time, because its server failed.

@@ -1,0 +1,29 @@
+package outbox
+
+import (
+	"context"
+	"fmt"
+)
+
+// Flush hands over the rows that wait, and returns when none is left, within the Timeout for each batch. It is for
+// tests, which then need not run the relay, and for short programs. The error says how many rows still wait, for example
+// because Redis does not answer, or is that of the database. Flush reads the whole table at its end.
+func (r *Relay) Flush(ctx context.Context) error {
+	for found := true; found; {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		var err error
+		if found, err = r.pass(context.WithoutCancel(ctx)); err != nil {
+			return err
+		}
+	}
+	status, err := r.cfg.Outbox.Status(ctx, r.cfg.DB)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errDatabase, err)
+	}
+	if status.Waiting > 0 {
+		return fmt.Errorf("outbox: flush: %d rows still wait; the log of the relay says why", status.Waiting)
+	}
+	return nil
+}
