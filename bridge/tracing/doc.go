@@ -6,6 +6,8 @@
 //	client, err := tracing.NewClient(bridgeClient, config)                 // a span for each call that schedules
 //	worker, err := bridge.NewWorker(tracing.Worker(workerConfig, config)) // spans for each delivery
 //
+// A client of typed kinds has SendMiddleware in place of NewClient, and a message of an outbox has an Option.
+//
 // A message carries its trace in the W3C headers traceparent, tracestate and baggage. A producer in any language takes
 // part by writing these headers, and a worker by reading them. docs/guides/tracing.md describes the spans.
 //
