@@ -178,8 +178,8 @@ func (b *Bridge) checkServer(ctx context.Context) error {
 			slog.String("because", "it may delete queues when it is full, lose messages in a crash, or be too old"),
 			slog.String("hint", "grant the user +info"), slog.Any("error", info.Untold))
 	case info.Version != "":
-		b.log.Info("server", slog.String("product", info.Product), slog.String("version", info.Version), slog.Bool("aof", info.AOF),
-			slog.Int64("maxmemory", info.MaxMemory))
+		b.log.Info("server", slog.String("product", info.Product), slog.String("version", info.Version),
+			slog.Bool("aof", info.AOF), slog.Int64("maxmemory", info.MaxMemory))
 		if !info.AOF {
 			b.log.Warn("the append-only file is off: a crash of redis loses what it has not saved")
 		}
