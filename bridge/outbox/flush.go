@@ -6,8 +6,8 @@ import (
 )
 
 // Flush hands over the rows that wait, and returns when none is left, within the Timeout for each batch. It is for
-// tests, which then need not run the relay, and for short programs. The error says how many rows still wait, for example
-// because Redis does not answer, or is that of the database. Flush reads the whole table at its end.
+// tests, which then need not run the relay, and for short programs. The error says how many rows still wait, for
+// example because Redis does not answer, or is that of the database. Flush reads the whole table at its end.
 func (r *Relay) Flush(ctx context.Context) error {
 	for found := true; found; {
 		if err := ctx.Err(); err != nil {
