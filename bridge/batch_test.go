@@ -403,3 +403,52 @@ func ExampleKind_HandleBatch() {
 	check(<-running)
 	// Output: 3 orders at once
 }
+
+// A batch handler that ignores its cancelled context must hold neither its messages nor their slots, and the log must
+// show where it hangs.
+func TestAHungBatchIsAbandoned(t *testing.T) {
+	t.Parallel()
+	s, mux := newShop(t), &bridge.Mux{}
+	end := make(chan struct{})
+	var lines lockedLines
+	got := &batchNotes{}
+	closeOrder.HandleBatch(mux, bridge.BatchConfig{Size: 2, Age: 100 * time.Millisecond},
+		func(_ context.Context, all []*bridge.Delivery[order]) []error {
+			if all[0].Attempt == 1 {
+				<-end
+			}
+			return got.add(all)
+		})
+	w := redistest.Must(bridge.NewWorker(bridge.WorkerConfig{Redis: s.r, Prefix: s.prefix, Group: "shop", Mux: mux,
+		Concurrency: 2, HandlerTimeout: 300 * time.Millisecond, AbandonAfter: 50 * time.Millisecond,
+		Logger: newLog(&lines)}))
+	ctx, stop := context.WithCancel(s.ctx)
+	s.stops = append(s.stops, func() { close(end); stop() })
+	s.workers.Go(func() { check(w.Run(ctx)) })
+	s.schedule(closeOrder, "a", "b")
+	redistest.Eventually(t, time.Minute, func() (bool, string) {
+		n := w.Stats()
+		return n.Abandoned == 2 && n.Retried == 2 && n.Acknowledged == 2, fmt.Sprintf("%+v", n)
+	})
+	if !strings.Contains(lines.String(), t.Name()+".func1") {
+		t.Error("the log does not show where the handler hangs:\n", lines.String())
+	}
+}
+
+// lockedLines is a writer that several goroutines may use.
+type lockedLines struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *lockedLines) Write(line []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(line)
+}
+
+func (l *lockedLines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
