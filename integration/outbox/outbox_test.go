@@ -193,8 +193,7 @@ func TestRelaysShareTheRows(t *testing.T) {
 }
 
 // A relay reads about as many index entries as rows, however many rows wait in its queue or in another one that is
-// full. Regressions: with the plans that PostgreSQL chose by itself, each pass read the whole table, or half a batch
-// for each row.
+// full. Regression: with the plan that PostgreSQL chose by itself, each pass read the whole table.
 func TestABacklogIsReadOnce(t *testing.T) {
 	t.Parallel()
 	server := sharedPostgres(t)
