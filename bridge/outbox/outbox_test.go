@@ -312,7 +312,7 @@ func TestARelayRunsUntilItIsStopped(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.relay = redistest.Must(NewRelay(RelayConfig{Outbox: r.Outbox, DB: r.db, Client: r.to, Poll: hour, Batch: 2,
-		Logger: r.log.Logger()}))
+		Timeout: time.Minute, Logger: r.log.Logger()}))
 	ctx, stop := context.WithCancel(r.ctx)
 	ended := make(chan error, 1)
 	go func() { ended <- r.relay.Run(ctx) }()
@@ -340,12 +340,13 @@ func TestARelayRunsUntilItIsStopped(t *testing.T) {
 	redistest.Want(t, "turns", strings.Join(r.log.Turns(), " "), "failing again")
 }
 
-// A batch ends after 8 MiB, and the rest follows in the next one.
+// A batch ends when it is large, and the rest follows in the next one.
 func TestABatchIsBoundedInBytes(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
+	r.relay.batchBytes = 8 << 10
 	for i := range 4 {
-		if _, err := r.Schedule(r.ctx, r.db, "q", make([]byte, 3<<20), // 4 MiB in base64
+		if _, err := r.Schedule(r.ctx, r.db, "q", make([]byte, 3<<10), // 4 KiB in base64
 			bridge.WithID(fmt.Sprint(i))); err != nil {
 			t.Fatal(err)
 		}

@@ -77,7 +77,7 @@ func (r *Relay) take(ctx context.Context, tx *sql.Tx) ([]*row, error) {
 	if err != nil || len(rows) == 0 {
 		return nil, err
 	}
-	rows = chosen(rows, maxBatchBytes)
+	rows = chosen(rows, r.batchBytes)
 	return rows, r.readMessages(ctx, tx, rows)
 }
 

@@ -77,8 +77,9 @@ type Relay struct {
 	floods   loop.Floods
 	counts   counts
 
-	passing sync.Mutex               // held during a pass: Flush may be called while Run runs
-	waiting map[string]*waitingQueue // used during a pass alone
+	batchBytes int64                    // a batch ends after this many bytes
+	passing    sync.Mutex               // held during a pass: Flush may be called while Run runs
+	waiting    map[string]*waitingQueue // used during a pass alone
 }
 
 // waitingQueue is a queue whose rows are left out until a point in time, because its server failed.
@@ -121,10 +122,11 @@ func NewRelay(cfg RelayConfig) (*Relay, error) {
 		return nil, err
 	}
 	return &Relay{
-		cfg:      cfg,
-		wake:     make(chan struct{}, 1),
-		reporter: loop.Reporter{Log: cfg.Logger, Activity: "outbox relay"},
-		waiting:  map[string]*waitingQueue{},
+		cfg:        cfg,
+		batchBytes: maxBatchBytes,
+		wake:       make(chan struct{}, 1),
+		reporter:   loop.Reporter{Log: cfg.Logger, Activity: "outbox relay"},
+		waiting:    map[string]*waitingQueue{},
 	}, nil
 }
 

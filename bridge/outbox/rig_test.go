@@ -43,7 +43,8 @@ func newRig(t *testing.T) *rig {
 			t.Fatal(err)
 		}
 	}
-	r.relay = redistest.Must(NewRelay(RelayConfig{Outbox: r.Outbox, DB: db, Client: r.to, Logger: r.log.Logger()}))
+	r.relay = redistest.Must(NewRelay(RelayConfig{Outbox: r.Outbox, DB: db, Client: r.to,
+		Timeout: time.Minute, Logger: r.log.Logger()}))
 	return r
 }
 
