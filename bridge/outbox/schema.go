@@ -70,17 +70,20 @@ type queries struct {
 }
 
 // A row may be taken if it is the first of its ID, and the first of its ordering key. A row that another relay holds is
-// not taken, and still counts as the first. Scalar subqueries are evaluated by index for each row; PostgreSQL might
-// evaluate NOT EXISTS by a hash of the whole table. The condition try_ms >= 0 holds for every row. It is in the index
-// of waiting rows and not in the subqueries, so that PostgreSQL, which guesses wrong, does not use that index for them.
+// not taken, and still counts as the first. The subqueries find the first row by one step of the index of IDs or keys:
+// only this index has their order, and the first row from (queue, id) on has this ID, because the row itself has it.
+// With min(seq) and equal columns PostgreSQL may walk along the numbers of all rows instead. The condition try_ms >= 0
+// holds for every row; it is in the index of waiting rows, so that PostgreSQL uses that index for nothing else.
 const (
 	takeColumns = `
 SELECT o.seq, o.operation, o.queue, o.id, NOW - o.written_ms, o.tries, octet_length(o.message)
 FROM TABLE_NAME AS o`
 	takeConditions = `o.failed_ms = 0 AND o.try_ms >= 0 AND o.try_ms <= NOW
-  AND o.seq = (SELECT min(e.seq) FROM TABLE_NAME AS e WHERE e.queue = o.queue AND e.id = o.id AND e.failed_ms = 0)
-  AND (o.key = '' OR o.seq = (SELECT min(e.seq) FROM TABLE_NAME AS e
-    WHERE e.queue = o.queue AND e.key = o.key AND e.key <> '' AND e.failed_ms = 0))`
+  AND o.seq = (SELECT e.seq FROM TABLE_NAME AS e
+    WHERE (e.queue, e.id) >= (o.queue, o.id) AND e.failed_ms = 0 ORDER BY e.queue, e.id, e.seq LIMIT 1)
+  AND (o.key = '' OR o.seq = (SELECT e.seq FROM TABLE_NAME AS e
+    WHERE (e.queue, e.key) >= (o.queue, o.key) AND e.key <> '' AND e.failed_ms = 0
+    ORDER BY e.queue, e.key, e.seq LIMIT 1))`
 
 	takeSQLite = takeColumns + "\nWHERE o.queue NOT IN LEFT_OUT AND " + takeConditions + "\nORDER BY o.seq LIMIT $2"
 

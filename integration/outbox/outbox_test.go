@@ -192,8 +192,8 @@ func TestRelaysShareTheRows(t *testing.T) {
 	}
 }
 
-// A relay reads about as many index entries as rows, however many rows wait in its queue or in another one that is
-// full. Regression: with the plan that PostgreSQL chose by itself, each pass read the whole table.
+// A relay reads few index entries for each row, and never the table, however many rows wait in its queue or in another
+// one that is full. Regression: with the plan that PostgreSQL chose by itself, each pass read the whole table.
 func TestABacklogIsReadOnce(t *testing.T) {
 	t.Parallel()
 	server := sharedPostgres(t)
@@ -231,7 +231,8 @@ func TestABacklogIsReadOnce(t *testing.T) {
 			tableOf(box)).Scan(&index, &sequential)
 		return err == nil && index > rows, fmt.Sprint(index, err)
 	})
-	if index > 15*rows || sequential > 2*rows {
+	// Index entries of deleted rows count too, until no transaction of another test is older than their deletion.
+	if index > 100*rows || sequential > 2*rows {
 		t.Errorf("%d index entries and %d rows were read for %d rows", index, sequential, rows)
 	}
 	t.Logf("%d index entries and %d rows were read for %d rows", index, sequential, rows)
@@ -284,14 +285,15 @@ func TestPgxWritesRows(t *testing.T) {
 		})
 		redistest.Want(t, "committed", err == nil, commit)
 	}
+	role := fmt.Sprintf("relay%08x", rand.Uint32())
 	for _, statement := range []string{
-		`CREATE ROLE relay LOGIN`, `GRANT SELECT, UPDATE, DELETE ON pgx_outbox TO relay`,
+		`CREATE ROLE ` + role + ` LOGIN`, `GRANT SELECT, UPDATE, DELETE ON pgx_outbox TO ` + role,
 	} {
 		if _, err := pool.Exec(t.Context(), statement); err != nil {
 			t.Fatal(err)
 		}
 	}
-	small := redistest.Must(sql.Open("pgx", strings.Replace(server.url(), "shop@", "relay@", 1)))
+	small := redistest.Must(sql.Open("pgx", strings.Replace(server.url(), "shop@", role+"@", 1)))
 	t.Cleanup(func() { small.Close() })
 	if _, err := pool.Exec(t.Context(), `UPDATE pgx_outbox SET message = '{"id":"close-2","max_attempts":0}'
 		WHERE id = 'close-2'`); err != nil {
