@@ -124,8 +124,10 @@ func (s *Shop) traced(next http.Handler) http.Handler {
 	tracer := s.Tracing.Provider.Tracer("shop")
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx := propagation.TraceContext{}.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
-		ctx, span := tracer.Start(ctx, r.Method+" "+r.URL.Path, trace.WithSpanKind(trace.SpanKindServer))
+		ctx, span := tracer.Start(ctx, r.Method, trace.WithSpanKind(trace.SpanKindServer))
 		defer span.End()
-		next.ServeHTTP(w, r.WithContext(ctx))
+		r = r.WithContext(ctx)
+		next.ServeHTTP(w, r)
+		span.SetName(r.Pattern) // "POST /orders/{id}/pay": known when the request was routed, and without an ID
 	})
 }

@@ -15,6 +15,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	_ "modernc.org/sqlite"
 
 	"github.com/duestream/duestream/bridge"
@@ -204,4 +207,21 @@ func TestHTTP(t *testing.T) {
 		t.Errorf("%v, want %v", got, want)
 	}
 	call("GET", "/metrics", "", 200)
+}
+
+// A message leads to the request that scheduled it, although the relay sends it after the request has ended.
+func TestAMessageHasTheTraceOfItsRequest(t *testing.T) {
+	s := newShop(t)
+	spans := tracetest.NewInMemoryExporter()
+	s.Tracing.Provider = sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans))
+	request := httptest.NewRequestWithContext(t.Context(), "POST", "/orders", strings.NewReader(`{"item": "a lamp"}`))
+	s.Routes(prometheus.NewRegistry()).ServeHTTP(httptest.NewRecorder(), request)
+	s.must(s.relay.Flush(t.Context()))
+	own := spans.GetSpans()[0]
+	if own.Name != "POST /orders" {
+		t.Errorf("span %q", own.Name)
+	}
+	want := "00-" + own.SpanContext.TraceID().String() + "-" + own.SpanContext.SpanID().String() + "-01"
+	bridgetest.RequireScheduled(s.Kit, RemindOrder, bridgetest.Header("traceparent", want))
+	bridgetest.RequireScheduled(s.Kit, CloseOrder, bridgetest.Header("traceparent", want))
 }
