@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -588,4 +589,54 @@ func Example_idempotentHandler() {
 	// Output:
 	// the card terminal is away
 	// charges: 1
+}
+
+func Example_progress() {
+	g := newGuide()
+	defer g.close()
+	ctx, client := g.ctx, g.client
+	const pages = 5
+	failed := false
+	export := func(_ context.Context, page int) error {
+		if page == 3 && !failed {
+			failed = true
+			return bridge.RetryAfter(0, errors.New("the target is away"))
+		}
+		fmt.Println("page", page)
+		return nil
+	}
+	done := make(chan struct{})
+
+	handler := func(ctx context.Context, m *bridge.Message) error {
+		next, _ := strconv.Atoi(string(m.Progress)) // 0 if no attempt has stored any
+		for ; next < pages; next++ {
+			if err := export(ctx, next); err != nil {
+				return err // another attempt begins with this page
+			}
+			if err := m.SaveProgress(ctx, []byte(strconv.Itoa(next+1))); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+
+	g.serve("exports", "exporter", func(ctx context.Context, m *bridge.Message) error {
+		fmt.Printf("attempt %d begins at %q\n", m.Attempt, m.Progress)
+		err := handler(ctx, m)
+		if err == nil {
+			close(done)
+		}
+		return err
+	})
+	_, err := client.Schedule(ctx, "exports", []byte("orders of 2026"))
+	check(err)
+	<-done
+	// Output:
+	// attempt 1 begins at ""
+	// page 0
+	// page 1
+	// page 2
+	// attempt 2 begins at "3"
+	// page 3
+	// page 4
 }

@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -65,6 +66,18 @@ var abilities = map[string]func(a *asUser){
 	"worker: release": func(a *asUser) {
 		fail := failOnce()
 		a.work(fail(bridge.Release(errors.New("not now"))))
+		a.feed("m")
+		a.awaitEmpty()
+	},
+	"worker: store progress": func(a *asUser) {
+		fail := failOnce()
+		failing := fail(errors.New("once more"))
+		a.work(func(m *bridge.Message) error {
+			if err := m.SaveProgress(context.Background(), []byte("page 7")); err != nil {
+				return bridge.Snooze(0) // a denied command would make this go round until the end of the test
+			}
+			return failing(m)
+		})
 		a.feed("m")
 		a.awaitEmpty()
 	},

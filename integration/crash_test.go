@@ -26,7 +26,7 @@ import (
 // These environment variables make this test binary run one part of duestream instead of the tests, so that a test can
 // kill that part as a process.
 const (
-	childPart   = "DUESTREAM_TEST_CHILD" // "bridge", "worker", "fated", "fixed", "keyed", "hanging", "stubborn" or "producer"
+	childPart   = "DUESTREAM_TEST_CHILD" // a part, as runOf names it
 	childURL    = "DUESTREAM_TEST_CHILD_URL"
 	childPrefix = "DUESTREAM_TEST_CHILD_PREFIX"
 	childQueue  = "DUESTREAM_TEST_CHILD_QUEUE"
@@ -79,6 +79,8 @@ func runOf(part string, r *bridge.Redis) (func(context.Context) error, error) {
 		worker.Handler = hangingHandler(ledger)
 		worker.HandlerTimeout, worker.AbandonAfter = 150*time.Millisecond, 150*time.Millisecond
 		worker.MaxAbandoned = 1000
+	case "stepping":
+		worker.Handler = steppingHandler(ledger)
 	case "stubborn":
 		worker.Handler = hangingHandler(ledger)
 	default:

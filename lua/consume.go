@@ -78,16 +78,25 @@ type Failure struct {
 	Reason string        // one of the Reason constants, for the dead letter
 	Error  string        // at most 1 KiB is kept
 	Trace  string        // traceparent of the attempt, kept in FieldLastTrace; "" = none; a malformed one is not kept
+
+	// Progress is the cursor of the attempt, kept in FieldProgress. Empty = the next attempt begins anew; nil = the
+	// attempt stored none, so that the next one gets the cursor of the attempt before.
+	Progress []byte
 }
 
 var traceparent = regexp.MustCompile(`^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$`)
 
-// action returns the script's argument action: the name of the action, and the traceparent if there is one.
+// action returns the script's argument action: the name of the action, and the traceparent and the progress if there
+// are any.
 func (f *Failure) action() string {
-	if f.Trace == "" || !traceparent.MatchString(f.Trace) {
-		return string(f.Action)
+	action := string(f.Action)
+	if traceparent.MatchString(f.Trace) {
+		action += " " + f.Trace
 	}
-	return string(f.Action) + " " + f.Trace
+	if f.Progress != nil {
+		action += "\n" + string(f.Progress)
+	}
+	return action
 }
 
 // Attempts is the retry policy that the scripts need. Other fields than Max and Delays are not sent if they are zero.
@@ -186,7 +195,7 @@ type Reclaimed struct {
 func (r Reclaimed) Moved() int { return r.Retried + r.Dead + r.Skipped + r.Cancelled }
 
 var reclaimScript = load("reclaim",
-	[]string{"stream", "due", "payload", "meta", "dead", "wake", "calm", "turns", "policy", "leases", "history"},
+	[]string{"stream", "due", "payload", "meta", "dead", "wake", "calm", "turns", "policy", "leases", "history", "progress"},
 	[]string{"group", "max_attempts", "delays", "consumer", "min_idle", "cursor", "limit", "max_bytes", "shortest", "notes"}, nil)
 
 // Reclaim ends the deliveries of entries that the group has held for longer than MinIdle: they count as failed. If
@@ -199,7 +208,7 @@ func Reclaim(ctx context.Context, c rueidis.Client, k Keys, a ReclaimArgs) (Recl
 		cursor = "0-0"
 	}
 	reply, err := reclaimScript.list(ctx, c, []string{k.Stream, k.Due, k.Payload, k.Meta, k.Dead, k.Wake, k.Calm, k.Turns,
-		k.Policy, k.Leases, k.History}, []string{
+		k.Policy, k.Leases, k.History, k.Progress}, []string{
 		a.Group, most, delays, ReclaimConsumer, millis(a.MinIdle),
 		cursor, strconv.Itoa(a.Limit), strconv.Itoa(a.MaxBytes), millis(a.Shortest), strconv.Itoa(a.Notes), k.Actor,
 	}, 7)

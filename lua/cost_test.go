@@ -113,15 +113,17 @@ func TestCommandsOfACallWithOneMessage(t *testing.T) {
 		},
 			func(b *testQueue) { b.cancelRunning("", "m") },
 			"hget type type type type xdel xdel xinfo|groups xrange xrevrange zrem"},
+		{"save progress", delivered("g"), func(b *testQueue) { b.saveProgress("g", held, "page 7") },
+			"hdel hset type type xpending"},
 		{"receive", func(b *testQueue) { b.groups("g"); b.enqueue(with(func(i *Item) { i.When = After(0) })) },
 			func(b *testQueue) { b.receive("g", time.Second, 1) },
 			"hget xack xclaim xreadgroup"},
 		{"reclaim", func(b *testQueue) { delivered("g")(b); b.abandon("g", "c1", held.EntryID) },
 			func(b *testQueue) { b.reclaim("g", time.Minute) },
-			"hget hset hset time type type type type xack xack xadd xautoclaim " +
+			"hget hget hset hset time type type type type xack xack xadd xautoclaim " +
 				"xdel xgroup|delconsumer xinfo|groups xpending xpending xpending xpending zadd zrange zrange"},
 		{"trim", delivered("g"), func(b *testQueue) { b.trim("0-0", 100, 1<<20) },
-			"exists time xinfo|groups xlen xpending xpending xrange xtrim xtrim zcard zcount"},
+			"exists hlen time xinfo|groups xlen xpending xpending xrange xtrim xtrim zcard zcount"},
 		{"survey an idle queue", func(*testQueue) {}, func(b *testQueue) {
 			if _, err := Survey(b.ctx, b.c, []Keys{b.k}, false); err != nil {
 				b.Fatal(err)

@@ -23,6 +23,10 @@ const (
 	// FieldLastTrace: on retries and dead letters, the traceparent of the group's last attempt that had a traceparent.
 	FieldLastTrace = "last_trace"
 
+	// FieldProgress: on retries and dead letters, the cursor that the group's last attempt stored; b64:progress has it as
+	// base64 if it is no text.
+	FieldProgress = "progress"
+
 	// FieldFirstDue: decimal Unix ms; when a retry or dead letter was first due; present if its age is limited.
 	FieldFirstDue = "first_due_ms"
 

@@ -2,7 +2,7 @@
 
 package lua
 
-const functionsSource = "ebcbf32862e8"
+const functionsSource = "4234b7fd682e"
 
 func functionList() []Function {
 	return []Function{
@@ -169,6 +169,18 @@ func functionList() []Function {
 			Returns: "per entry an integer: 1 = extended; 0 = lost, because it is not pending for the consumer any more, or " +
 				"was deleted; 2 = cancelled and extended: the message needs no more work, and ends whatever the " +
 				"consumer does with it",
+			AllowOOM: true,
+		},
+		{
+			Name:  "duestream_save_progress",
+			Does:  "stores how far the work on a pending entry has come, so that the next attempt can go on from there.",
+			Keys:  []string{"stream", "progress"},
+			More:  []string{},
+			Later: []string{},
+			Args:  []string{"group", "consumer", "entry", "id", "reached"},
+			Each:  []string{},
+			Returns: "integer, 1 = stored; 0 = lost: the consumer does not hold the entry any more, and nothing is stored; 2 " +
+				"= cancelled: the message needs no more work, and nothing is stored",
 			AllowOOM: true,
 		},
 		{

@@ -18,7 +18,7 @@ import (
 var functionNames = []string{
 	"duestream_schedule", "duestream_cancel", "duestream_reschedule", "duestream_cancel_retries", "duestream_reschedule_retries", "duestream_expire",
 	"duestream_register", "duestream_ack", "duestream_retry",
-	"duestream_dead_letter", "duestream_release", "duestream_extend", "duestream_redrive",
+	"duestream_dead_letter", "duestream_release", "duestream_extend", "duestream_save_progress", "duestream_redrive",
 }
 
 // The table in docs/reference/protocol.md, section 17, lists the functions as they are, and explains every argument.

@@ -30,6 +30,8 @@ type Keys struct {
 
 	Changes string // stream: the last changes of settings, with their authors; in partition 0; expires after a year
 
+	Progress string // hash: pending entry and group → how far the work on it has come
+
 	Actor string // no key: the name of the client, bridge, worker or operator, for the history; "" = not given
 }
 
@@ -42,14 +44,15 @@ func NewKeys(prefix, queue string) Keys {
 		Dead: base + "dead", Wake: base + "wake", Policy: base + "policy", Seen: base + "seen",
 		Calm: base + "calm", Recurring: base + "recurring", Planned: base + "planned", History: base + "history",
 		Rate: base + "rate", Turns: base + "turns", Leases: base + "leases", Push: base + "push",
-		Changes: base + "changes",
+		Changes:  base + "changes",
+		Progress: base + "progress",
 	}
 }
 
 // All returns the names, without those that all queues share and without Actor.
 func (k Keys) All() []string {
 	return []string{k.Due, k.Payload, k.Meta, k.Stream, k.Dead, k.Wake, k.Policy, k.Seen, k.Calm, k.Recurring, k.Planned,
-		k.History, k.Rate, k.Turns, k.Leases, k.Push, k.Changes}
+		k.History, k.Rate, k.Turns, k.Leases, k.Push, k.Changes, k.Progress}
 }
 
 // GroupRate returns the key of the token bucket for the rate that all workers of a group share. It is a string, `<full

@@ -78,9 +78,10 @@ type Trimmed struct {
 	Windows int    // how many ended dedup windows were removed
 	Turns   bool   // whether a message has an ordering key, so that PassTurns has work to do
 	Leases  int    // how many leases were removed, because no consumer holds their entries any more
+	Cursors int    // how many cursors of progress were removed, for the same reason
 }
 
-var trimScript = load("trim", []string{"stream", "seen", "turns", "leases"},
+var trimScript = load("trim", []string{"stream", "seen", "turns", "leases", "progress"},
 	[]string{"cursor", "limit", "max_bytes"}, nil)
 
 // Trim frees entries that every group has acknowledged. It frees those at the beginning of the stream. If there are
@@ -89,15 +90,15 @@ func Trim(ctx context.Context, c rueidis.Client, k Keys, cursor string, limit, m
 	if cursor == "" {
 		cursor = "0-0"
 	}
-	reply, err := trimScript.list(ctx, c, []string{k.Stream, k.Seen, k.Turns, k.Leases}, []string{
+	reply, err := trimScript.list(ctx, c, []string{k.Stream, k.Seen, k.Turns, k.Leases, k.Progress}, []string{
 		cursor, strconv.Itoa(limit),
-		strconv.Itoa(maxBytes)}, 6)
+		strconv.Itoa(maxBytes)}, 7)
 	if err != nil {
 		return Trimmed{}, err
 	}
 	var t Trimmed
 	var turns int
-	for i, n := range map[int]*int{0: &t.Freed, 2: &t.Groups, 3: &t.Windows, 4: &turns, 5: &t.Leases} {
+	for i, n := range map[int]*int{0: &t.Freed, 2: &t.Groups, 3: &t.Windows, 4: &turns, 5: &t.Leases, 6: &t.Cursors} {
 		v, err := reply[i].AsInt64()
 		if err != nil {
 			return Trimmed{}, trimScript.unexpected(err)
@@ -263,7 +264,7 @@ type Look struct {
 	Token   string        // ID of the wake token
 	Busy    bool          // the stream holds entries, or a group was seen to hold some
 	Turns   bool          // messages with an ordering key are in flight, or wait for their turn
-	Untidy  bool          // orphans, dedup windows, notes of reclaims, or leases are left
+	Untidy  bool          // orphans, dedup windows, notes of reclaims, leases, or cursors are left
 	Orphans bool          // there are more payloads, or more metas, than members of the schedule
 	Bodies  int64         // fields of payload and meta
 	Recurs  bool          // there are recurrences, or plans of them
@@ -278,7 +279,7 @@ type Look struct {
 
 var surveyScript = func() *script {
 	s := load("survey", []string{"due", "payload", "meta", "stream", "wake", "seen", "policy", "calm", "recurring",
-		"turns", "planned", "leases"}, []string{"held"}, nil)
+		"turns", "planned", "leases", "progress"}, []string{"held"}, nil)
 	s.everyKey = true
 	return s
 }()
@@ -296,12 +297,12 @@ func Survey(ctx context.Context, c rueidis.Client, queues []Keys, held bool) ([]
 	looks := make([]Look, 0, len(queues))
 	for {
 		before := len(looks)
-		keys := make([]string, 0, 12*len(queues))
+		keys := make([]string, 0, 13*len(queues))
 		for _, k := range queues[before:] {
 			keys = append(keys, k.Due, k.Payload, k.Meta, k.Stream, k.Wake, k.Seen, k.Policy, k.Calm, k.Recurring, k.Turns,
-				k.Planned, k.Leases)
+				k.Planned, k.Leases, k.Progress)
 		}
-		reply, err := surveyScript.list(ctx, c, keys, []string{arg}, len(keys)/12*8)
+		reply, err := surveyScript.list(ctx, c, keys, []string{arg}, len(keys)/13*8)
 		if err != nil {
 			return nil, err
 		}

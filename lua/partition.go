@@ -178,7 +178,8 @@ func Unregister(ctx context.Context, c rueidis.Client, g Globals, queue string, 
 
 var deleteEmptyScript = load("delete_empty", []string{
 	"due", "stream", "dead", "recurring", "push", "payload", "meta", "wake",
-	"policy", "seen", "calm", "planned", "turns", "leases", "rate", "changes"}, []string{"hold"}, nil)
+	"policy", "seen", "calm", "planned", "turns", "leases", "rate", "changes",
+	"progress"}, []string{"hold"}, nil)
 
 // DeleteEmpty deletes the keys of a partition, except its history, unless it holds a message, a recurrence or a push
 // target. It reports whether it deleted them. With hold it keeps the policy, and sets its field held: messages that
@@ -194,7 +195,7 @@ func DeleteEmpty(ctx context.Context, c rueidis.Client, k Keys, hold bool) (dele
 
 func emptyKeys(k Keys) []string {
 	return []string{k.Due, k.Stream, k.Dead, k.Recurring, k.Push, k.Payload, k.Meta, k.Wake, k.Policy, k.Seen, k.Calm,
-		k.Planned, k.Turns, k.Leases, k.Rate, k.Changes}
+		k.Planned, k.Turns, k.Leases, k.Rate, k.Changes, k.Progress}
 }
 
 // ReadRegistry returns all registered queues with their partition counts, without invalid names. One HGETALL.

@@ -37,6 +37,17 @@ func deleteNotes(ctx context.Context, c rueidis.Client, k Keys, fields []string)
 	return Classify("HDEL", c.Do(ctx, c.B().Hdel().Key(k.Calm).Field(fields...).Build()).Error())
 }
 
+// ForgetProgress deletes the progress of deliveries that a group has settled. One command. If it is not sent, a bridge
+// deletes it.
+func ForgetProgress(ctx context.Context, c rueidis.Client, k Keys, group string, entries []string) error {
+	fields := make([]string, len(entries))
+	for i, entry := range entries {
+		fields[i] = progressField(entry, group)
+	}
+	_, err := removeFields(ctx, c, k.Progress, fields...)
+	return err
+}
+
 // DeletePartition deletes all keys of a partition, with its messages. One command; an operator has consented.
 func DeletePartition(ctx context.Context, c rueidis.Client, k Keys) error {
 	return unlink(ctx, c, k.All()...)

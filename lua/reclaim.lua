@@ -1,6 +1,6 @@
 -- reclaim: ends deliveries whose visibility timeout, or whose lease, is over: each counts as failed, and becomes a
 --   retry or a dead letter; a message that was cancelled meanwhile ends.
--- Uses: base history entry free key exit calm lease held cancel
+-- Uses: base history entry free key progress exit calm lease held cancel
 -- KEYS[1] stream (stream)
 -- KEYS[2] due (zset)
 -- KEYS[3] payload (hash)
@@ -12,6 +12,7 @@
 -- KEYS[9] policy (hash)
 -- KEYS[10] leases (zset)
 -- KEYS[11] history (stream)
+-- KEYS[12] progress (hash)
 -- ARGV[1] group (string)
 -- ARGV[2] max_attempts (integer, for messages without their own; it may be followed by further settings of the policy,
 --   each as ' name=integer': retry_for_ms, max_crashes)
@@ -39,7 +40,7 @@ local k = {
   wake = KEYS[6], turns = KEYS[8], policy = KEYS[9],
   delays = delay_list(ARGV[3]), tails = {},
 }
-local calm, leases, history = KEYS[7], KEYS[10], KEYS[11]
+local calm, leases, history, progress = KEYS[7], KEYS[10], KEYS[11], KEYS[12]
 local group, consumer = ARGV[1], ARGV[4]
 local min_idle, cursor = ARGV[5], ARGV[6]
 local limit, max_bytes, shortest = tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
@@ -59,6 +60,13 @@ local count = {[RETRIED] = 0, [BURIED] = 0, [SKIPPED] = 0, [STUCK] = 0, [LOST] =
 local left = {} -- entries that left the pending list
 local bytes = 0
 
+-- The message ID in an entry's flat field list; nil if there is none.
+local function id_of(body)
+  for i = 1, #body, 2 do
+    if body[i] == 'id' then return body[i + 1] end
+  end
+end
+
 -- Ends the delivery of a claimed entry: plans and carries out its exit. within: the timeout that is over, in ms.
 local function take(entry, body, within)
   local owner = redis.call('XPENDING', k.stream, group, entry, entry, 1)
@@ -66,8 +74,9 @@ local function take(entry, body, within)
   -- clients.
   local burnt = owner[1] and math.max(0, owner[1][4] - 2) or 0
   local cancelled = owner[1] and is_cancelled(owner[1][4])
+  local cursor_of_attempt = stored_progress(progress, entry, group, id_of(body) or entry)
   local how = {
-    id = '', action = 'retry', reason = 'visibility_timeout',
+    id = '', action = 'retry', reason = 'visibility_timeout', progress = cursor_of_attempt,
     error = 'visibility timeout: not acknowledged within ' .. within .. ' ms',
     burnt = burnt, crash = true, cancelled = cancelled,
   }
@@ -79,7 +88,9 @@ local function take(entry, body, within)
     redis.call('XCLAIM', k.stream, group, consumer, 0, entry, 'RETRYCOUNT', owner[1][4] - 1, 'JUSTID')
   end
   if verdict > LOST then left[#left + 1] = entry end
+  if verdict > LOST and cursor_of_attempt then redis.pcall('HDEL', progress, progress_field(entry, group)) end
   for _, part in ipairs(body) do bytes = bytes + #part end
+  bytes = bytes + #(cursor_of_attempt or '')
 end
 
 -- Ends the delivery of a deleted entry, which the claim has removed from the pending list. holders: the XPENDING rows

@@ -51,6 +51,10 @@ local drop = {
   first_due_ms = true, snoozes = true, crashes = true,
 }
 
+-- Fields that are kept only if the message goes to the group that gave it up, with the payload that it had: they tell
+-- how far that group has come with it.
+local PROGRESS = {progress = true, ['b64:progress'] = true}
+
 -- The fields of a letter, as a flat list. Returns nil if the letter does not exist, or if it is moved and its fields do
 -- not parse.
 local function body_of(letter, edited, given)
@@ -89,6 +93,8 @@ local function redrive(letter, when, edited, new_payload, new_fields, to)
     if not entry_values(id, '', fresh, '0') or not ok then return -2 end
     for name, value in pairs(decoded) do kept[name] = value end
   end
+  local group = to ~= '' and to or fields['group'] or ''
+  local goes_on = edited ~= '1' and group ~= '' and group == fields['group']
   if fields['reason'] == 'malformed' then -- the letter has the unreadable parts as text, in meta or raw
     if not fresh and ((fields['meta'] or '') ~= '' or fields['raw']) then return -3 end
     fields['meta'] = nil
@@ -98,11 +104,10 @@ local function redrive(letter, when, edited, new_payload, new_fields, to)
     local replaced = fresh and (string.sub(name, 1, 2) == 'h:' or name == 'max_attempts')
     local own = name_in_message(name)
     local is_unique = is_utf8(value) or not fields['b64:' .. own] -- else keep would give two fields one name
-    local stays = not drop[name] and not replaced and is_utf8(name)
+    local stays = not drop[name] and not replaced and is_utf8(name) and (goes_on or not PROGRESS[name])
     if stays and is_unique and kept[own] == nil then keep(kept, own, value) end
   end
   if kept['max_attempts'] and not is_count(kept['max_attempts']) then kept['max_attempts'] = nil end
-  local group = to ~= '' and to or fields['group'] or ''
   if group ~= '' and not (is_group(group) and (not groups or groups[group])) then return -4 end
   kept['id'] = id
   kept['attempt'] = '1'

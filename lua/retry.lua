@@ -1,7 +1,7 @@
 -- retry: takes entries out of a group's pending list. Each entry becomes a retry or, if its attempts are used up, a
 --   dead letter (action retry); or a dead letter (dead); or is scheduled again at once with the same attempt (release),
 --   or later with the same attempt (snooze); or ends (cancel).
--- Uses: base history entry free key exit cancel
+-- Uses: base history entry free key progress exit cancel
 -- KEYS[1] stream (stream)
 -- KEYS[2] due (zset)
 -- KEYS[3] payload (hash)
@@ -18,8 +18,10 @@
 --   the delay after all further attempts; '' = each entry has its own delay, or needs none)
 -- ARGV[4...] entry, id, action, delay, reason, error (entry: entry ID; id: message ID that was delivered: an entry with
 --   another one counts as lost, '' = it is not compared; action: 'retry' or '', 'dead', 'release', 'snooze', 'cancel';
---   a space and the traceparent of the attempt may follow, which is kept in the field last_trace; delay: ms, '' = taken
---   from delays; a snooze needs a delay; reason: string, the reason if the entry becomes a dead letter; error: string)
+--   a space and the traceparent of the attempt may follow, which is kept in the field last_trace; then a line feed and
+--   the progress of the attempt may follow, 4,096 bytes at most, which is kept in the field progress; nothing after the
+--   line feed = the next attempt begins anew; delay: ms, '' = taken from delays; a snooze needs a delay; reason: string,
+--   the reason if the entry becomes a dead letter; error: string)
 -- ARGV[#] actor (string, who calls; the last argument, only if KEYS[9] is given)
 -- Returns: per entry an integer: 0 = lost (it was no longer pending, or carries another message), 1 = retry scheduled,
 --   2 = dead letter, 3 = released, 4 = acknowledged, because it is for another group, 5 = snoozed, 6 = cancelled: it
@@ -39,12 +41,23 @@ k.record = record_of(k.policy, history, ARGV) -- removes the actor from ARGV
 local bad = wrong_type({k.payload, 'hash', k.meta, 'hash'}) or wrong_group(group)
 if bad then return bad end
 local args = ARGV
-local entries, traces = {}, {}
+local entries, traces, cursors = {}, {}, {}
 local actions = {retry = true, [''] = true, dead = true, release = true, snooze = true, cancel = true}
 local without_delay = {dead = true, release = true, cancel = true}
 for i = 4, #args, 6 do
-  -- A traceparent may follow the action: it is moved into traces, so that the argument is the action alone.
+  -- A traceparent and progress may follow the action: they are moved into traces and cursors, so that the argument is
+  -- the action alone.
   entries[#entries + 1] = args[i]
+  if not actions[args[i + 2]] then
+    local line_feed = string.find(args[i + 2], '\n', 1, true)
+    if line_feed then
+      cursors[#entries] = string.sub(args[i + 2], line_feed + 1)
+      args[i + 2] = string.sub(args[i + 2], 1, line_feed - 1)
+    end
+    if #(cursors[#entries] or '') > MAX_PROGRESS_BYTES then
+      return redis.error_reply('ERR progress is longer than ' .. MAX_PROGRESS_BYTES .. ' bytes')
+    end
+  end
   if not actions[args[i + 2]] then
     local action, trace = string.match(args[i + 2], '^(%a*) (%x%x%-%x+%-%x+%-%x%x)$')
     if not actions[action or 0] or #trace ~= 55 then
@@ -71,7 +84,7 @@ local plans = {}
 for n = 1, read do
   local i, entry = 6 * n - 2, entries[n]
   local how = {
-    id = args[i + 1], action = args[i + 2], trace = traces[n],
+    id = args[i + 1], action = args[i + 2], trace = traces[n], progress = cursors[n],
     delay = tonumber(args[i + 3]), reason = args[i + 4], error = args[i + 5],
   }
   how.cancelled = how.action == 'cancel' or cancelled_among(pending_of(k.stream, group, entry), entry)

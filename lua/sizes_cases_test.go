@@ -19,7 +19,7 @@ func ordeals() map[string]func(*ordeal) {
 		"find_entries": (*ordeal).findEntries,
 		"search_due":   (*ordeal).searchDue, "search_entries": (*ordeal).searchEntries,
 		"ack": (*ordeal).ack, "retry": (*ordeal).retry,
-		"reclaim": (*ordeal).reclaim, "extend": (*ordeal).extend,
+		"reclaim": (*ordeal).reclaim, "extend": (*ordeal).extend, "save_progress": (*ordeal).saveProgress,
 		"trim": (*ordeal).trim, "pass_turns": (*ordeal).passTurns, "receive": (*ordeal).receive,
 		"redrive": (*ordeal).redrive, "restore": (*ordeal).restore, "survey": (*ordeal).survey,
 		"glance":    (*ordeal).glance,
@@ -336,6 +336,14 @@ func (o *ordeal) extend() {
 	}
 	_, err := Extend(o.b.ctx, o.scale, o.b.k, "g", "c1", batch)
 	o.must(err)
+}
+
+func (o *ordeal) saveProgress() {
+	for _, id := range o.held(2) {
+		cursor := []byte(pad(min(o.sizes("cursor", 1)[0], MaxProgressBytes)))
+		_, err := SaveProgress(o.b.ctx, o.scale, o.b.k, "g", "c1", Held{Entry: id, ID: "m"}, cursor)
+		o.must(err)
+	}
 }
 
 func (o *ordeal) cancelEntries() {

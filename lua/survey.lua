@@ -1,7 +1,7 @@
 -- survey: looks at many queues in one round trip, so that a bridge sends no further commands for idle queues.
 -- Uses: base free
--- KEYS[1...] due, payload, meta, stream, wake, seen, policy, calm, recurring, turns, planned, leases (zset; hash; hash;
---   stream; stream; zset; hash; hash; hash; zset; hash; zset)
+-- KEYS[1...] due, payload, meta, stream, wake, seen, policy, calm, recurring, turns, planned, leases, progress (zset; hash;
+--   hash; stream; stream; zset; hash; hash; hash; zset; hash; zset; hash)
 -- ARGV[1] held (integer, 1 = if a stream has no entries, also look whether a group holds deleted entries, which doubles
 --   the cost)
 -- Returns: per queue: wait (integer, ms until the earliest message is due, -1 = nothing is scheduled, or the queue is
@@ -10,7 +10,7 @@
 --   message is late), token (string, the ID of the wake token, or an error text; unless wait is -2, the error is about
 --   a key other than the schedule and the stream), busy (integer, the sum of 1 = the stream has entries, or a group
 --   holds entries, and 2 = messages with an ordering key are in flight or wait), untidy (integer, 0 = nothing to tidy
---   up, 1 = dedup windows, notes of reclaims, or leases are left, 2 = there are more payloads, or more metas, than
+--   up, 1 = dedup windows, notes of reclaims, leases, or cursors are left, 2 = there are more payloads, or more metas, than
 --   members), standing (string, a text that changes when anybody reads or adds entries; '' = a group holds entries, or
 --   there are no entries, or there were too many groups to look at), bodies (integer, fields of payload and meta),
 --   recurs (integer, recurrences and their plans; 1 more if a key could not be read, so that the planner looks and
@@ -24,9 +24,11 @@ local held = ARGV[1] == '1'
 local bytes, groups_left = 0, 5000
 
 -- An error reply for the first key of another type.
-local function name_wrong(due, payload, meta, stream, wake, seen, policy, calm, recurring, turns, planned, leases)
+local function name_wrong(due, payload, meta, stream, wake, seen, policy, calm, recurring, turns, planned, leases,
+  progress)
   return wrong_type({due, 'zset', payload, 'hash', meta, 'hash', stream, 'stream', wake, 'stream', seen, 'zset',
-    policy, 'hash', calm, 'hash', recurring, 'hash', turns, 'zset', planned, 'hash', leases, 'zset'})
+    policy, 'hash', calm, 'hash', recurring, 'hash', turns, 'zset', planned, 'hash', leases, 'zset',
+    progress, 'hash'})
 end
 
 -- The number that a command returned; 0 if the command failed, and then bad[1] is set to the error. So the queue's
@@ -37,7 +39,7 @@ local function number_or_error(bad, reply)
 end
 
 -- The state of the schedule: wait (unless the queue is held), overdue, untidy, bodies.
-local function schedule(bad, due, payload, meta, seen, policy, calm, leases)
+local function schedule(bad, due, payload, meta, seen, policy, calm, leases, progress)
   local first, size = earliest_due(due)
   local members, wait, overdue = redis.call('ZCARD', due), -1, 0
   bytes = bytes + size
@@ -47,6 +49,7 @@ local function schedule(bad, due, payload, meta, seen, policy, calm, leases)
   end
   local left = number_or_error(bad, redis.pcall('ZCARD', seen)) + number_or_error(bad, redis.pcall('HLEN', calm))
   left = left + number_or_error(bad, redis.pcall('ZCARD', leases))
+  left = left + number_or_error(bad, redis.pcall('HLEN', progress))
   local untidy = left > 0 and 1 or 0
   local payloads, metas = redis.call('HLEN', payload), redis.call('HLEN', meta)
   return wait, overdue, math.max(payloads, metas) > members and 2 or untidy, payloads + metas
@@ -75,15 +78,16 @@ local function entries(stream)
 end
 
 -- Looks at one queue, with few commands if the queue is empty. Returns its part of the reply.
-local function look(due, payload, meta, stream, wake, seen, policy, calm, recurring, turns, planned, leases)
+local function look(due, payload, meta, stream, wake, seen, policy, calm, recurring, turns, planned, leases, progress)
   local bad = {}
   local ok, wait, overdue, untidy, bodies = true, -1, 0, 0, 0
   local keyed, recurs = 0, 0
-  if redis.call('EXISTS', due, payload, meta, seen, calm, recurring, turns, planned, leases) > 0 then
+  if redis.call('EXISTS', due, payload, meta, seen, calm, recurring, turns, planned, leases, progress) > 0 then
     recurs = number_or_error(bad, redis.pcall('HLEN', recurring))
     recurs = recurs + number_or_error(bad, redis.pcall('HLEN', planned)) + (bad[1] and 1 or 0)
     keyed = number_or_error(bad, redis.pcall('ZCARD', turns))
-    ok, wait, overdue, untidy, bodies = pcall(schedule, bad, due, payload, meta, seen, policy, calm, leases)
+    ok, wait, overdue, untidy, bodies = pcall(schedule, bad, due, payload, meta, seen, policy, calm, leases,
+      progress)
     if not ok then
       bad[1] = wait
       overdue, untidy, bodies = 0, 0, 0
@@ -102,7 +106,8 @@ local function look(due, payload, meta, stream, wake, seen, policy, calm, recurr
   end
   local newest = token[1] and token[1][1] or '0-0'
   if bad[1] then -- the error takes the place of the token
-    local wrong = name_wrong(due, payload, meta, stream, wake, seen, policy, calm, recurring, turns, planned, leases)
+    local wrong = name_wrong(due, payload, meta, stream, wake, seen, policy, calm, recurring, turns, planned, leases,
+      progress)
     newest = wrong and wrong.err or error_of(bad[1])
   end
   if keyed > 0 then busy = busy + 2 end
@@ -110,10 +115,10 @@ local function look(due, payload, meta, stream, wake, seen, policy, calm, recurr
 end
 
 local keys, reply = KEYS, {}
-for i = 1, #keys, 12 do
+for i = 1, #keys, 13 do
   -- The values for a queue that is not looked at, in the order of the header.
   local row = {LATER, 0, '', 0, 0, '', 0, 0}
-  if bytes < MOST_BYTES and groups_left > 0 then row = {look(unpack(keys, i, i + 11))} end
+  if bytes < MOST_BYTES and groups_left > 0 then row = {look(unpack(keys, i, i + 12))} end
   for _, value in ipairs(row) do reply[#reply + 1] = value end
 end
 return reply

@@ -1,21 +1,23 @@
 -- trim: frees entries that every group has acknowledged (for workers that only call XACK), and removes dedup windows
 --   that have ended.
--- Uses: base free token lease
+-- Uses: base free token lease progress
 -- KEYS[1] stream (stream)
 -- KEYS[2] seen (zset)
 -- KEYS[3] turns (zset)
 -- KEYS[4] leases (zset)
+-- KEYS[5] progress (hash)
 -- ARGV[1] cursor (entry ID from which to sweep entries behind one that stays pending; '0-0' at first)
 -- ARGV[2] limit (integer, entries at most; the trim at the beginning of the stream takes at least 100)
 -- ARGV[3] max_bytes (integer, bytes of entries after which the sweep stops)
 -- Returns: freed (integer, entries), cursor (entry ID from which to go on; '0-0' = the sweep came to the end), groups
 --   (integer, groups of the stream), windows (integer, dedup windows removed), turns (integer, 1 = a message has an
---   ordering key) and leases (integer, leases removed, because no consumer holds their entries any more)
--- Complexity: O(limit + groups), and O(log n) for each of 200 leases; the sweep looks at 4,000 pairs at most, each of
+--   ordering key), leases and progress (integers, leases and cursors removed, because no consumer holds their entries
+--   any more)
+-- Complexity: O(limit + groups), and O(log n) for each of 200 leases and about 100 cursors; the sweep looks at 4,000 pairs at most, each of
 --   an entry and a group that holds entries
 -- If a command fails here: a later call does what this one did not do.
 -- Run twice: harmless.
-local stream, seen, turns, leases = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local stream, seen, turns, leases, progress = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local cursor, limit, max_bytes = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local LEASES_LOOKED_AT = 200
 
@@ -41,11 +43,12 @@ local groups = groups_of(stream)
 local pending = 0
 for _, group in ipairs(groups) do pending = pending + group.pending end
 local forgotten = leases and tidy_leases(pending) or 0
-if #groups == 0 then return {0, '0-0', 0, ended, has_turns, forgotten} end
+local cursors = forget_progress(progress, stream, pending)
+if #groups == 0 then return {0, '0-0', 0, ended, has_turns, forgotten, cursors} end
 
 local bound, delivered = bounds(stream, groups)
 local freed = trim_below(stream, bound, limit)
-if freed > 0 then return {freed, cursor, #groups, ended, has_turns, forgotten} end
+if freed > 0 then return {freed, cursor, #groups, ended, has_turns, forgotten, cursors} end
 
 -- The sweep: behind an entry that stays pending, deletes the entries that no group holds. It reads them one by one,
 -- because the next may be of any size.
@@ -62,4 +65,4 @@ while #ids < most and bytes < max_bytes and not less(delivered, from) do
 end
 if #ids > 0 then freed = #delete_unneeded(stream, groups, ids, ids[1], ids[#ids]) end
 if less(delivered, from) then from = '0-0' end
-return {freed, from, #groups, ended, has_turns, forgotten}
+return {freed, from, #groups, ended, has_turns, forgotten, cursors}

@@ -41,8 +41,8 @@ func (c call) sparedElse(b *testQueue) []string {
 		return []string{b.k.Dead, b.k.Rate, b.k.Turns}
 	case retryScript:
 		return []string{b.k.Dead, b.k.Wake, b.k.Turns}
-	case reclaimScript, cancelScript, cancelRetriesScript:
-		return []string{b.k.Wake, b.k.Turns, b.k.Leases}
+	case reclaimScript, cancelScript, cancelRetriesScript: // without progress, the next attempt begins anew
+		return []string{b.k.Wake, b.k.Turns, b.k.Leases, b.k.Progress}
 	case cancelEntriesScript, withdrawScript:
 		return []string{b.k.Wake}
 	case enqueueFreshScript:
@@ -52,7 +52,7 @@ func (c call) sparedElse(b *testQueue) []string {
 	case receiveScript: // a lease that is not recorded ends later
 		return []string{b.k.Leases, b.k.Wake}
 	case trimScript:
-		return []string{b.k.Seen, b.k.Turns, b.k.Leases}
+		return []string{b.k.Seen, b.k.Turns, b.k.Leases, b.k.Progress}
 	case glanceScript: // a glance does without the notes of bridges
 		return []string{b.k.Calm}
 	case takeScript: // a text that is no number is a full bucket
@@ -155,7 +155,8 @@ func calls() []call {
 			return err
 		}},
 		{reclaimScript, queue(func(k Keys) []string {
-			return []string{k.Stream, k.Due, k.Payload, k.Meta, k.Dead, k.Wake, k.Calm, k.Turns, k.Policy, k.Leases, k.History}
+			return []string{k.Stream, k.Due, k.Payload, k.Meta, k.Dead, k.Wake, k.Calm, k.Turns, k.Policy, k.Leases, k.History,
+				k.Progress}
 		}), func(b *testQueue) error {
 			_, err := Reclaim(b.ctx, b.c, b.k, ReclaimArgs{Group: "g", Attempts: policy, Limit: 10, MaxBytes: 1000})
 			return err
@@ -164,6 +165,10 @@ func calls() []call {
 			return []string{k.Stream, k.Dead, k.Policy, k.History}
 		}), func(b *testQueue) error {
 			_, err := Extend(b.ctx, b.c, b.k, "g", "c1", held)
+			return err
+		}},
+		{saveProgressScript, queue(func(k Keys) []string { return []string{k.Stream, k.Progress} }), func(b *testQueue) error {
+			_, err := SaveProgress(b.ctx, b.c, b.k, "g", "c1", held[0], []byte("page 7"))
 			return err
 		}},
 		{receiveScript, queue(func(k Keys) []string {
@@ -199,7 +204,7 @@ func calls() []call {
 			return err
 		}},
 		{trimScript, queue(func(k Keys) []string {
-			return []string{k.Stream, k.Seen, k.Turns, k.Leases}
+			return []string{k.Stream, k.Seen, k.Turns, k.Leases, k.Progress}
 		}), func(b *testQueue) error {
 			_, err := Trim(b.ctx, b.c, b.k, "", 10, 1000)
 			return err
@@ -304,7 +309,7 @@ func calls() []call {
 		}},
 		{surveyScript, queue(func(k Keys) []string {
 			return []string{k.Due, k.Payload, k.Meta, k.Stream, k.Wake, k.Seen, k.Policy, k.Calm, k.Recurring, k.Turns,
-				k.Planned, k.Leases}
+				k.Planned, k.Leases, k.Progress}
 		}), func(b *testQueue) error {
 			looks, err := Survey(b.ctx, b.c, []Keys{b.k}, true)
 			if err == nil {

@@ -20,6 +20,7 @@ type delivery struct {
 	read   time.Time // time of the read
 
 	handling handling // not used for a retry of another group
+	progress progress // stored by the handler
 
 	// The settlement. settleLoop alone uses these fields after settle has queued the delivery.
 	failure      *lua.Failure // how to settle it; nil: acknowledge it
@@ -51,6 +52,7 @@ func (p *partitionWorker) deliveries(hard context.Context, found []rueidis.XRang
 			msg: Delivered(lua.ParseEntry(found[i].ID, found[i].FieldValues), p.cfg.Queue, p.partition, p.cfg.Group),
 		}
 		d.msg.Consumer = p.cfg.Consumer
+		d.msg.saver = progressSaver{p, d}
 		d.ctx, d.cancel = context.WithCancelCause(parent)
 		all[i] = d
 	}
@@ -59,8 +61,9 @@ func (p *partitionWorker) deliveries(hard context.Context, found []rueidis.XRang
 
 // Delivered returns an entry of a queue's stream as a message that was given to a group. The caller sets Consumer.
 func Delivered(e lua.Entry, queue string, partition int, group string) Message {
+	progress := e.TakeProgress() // before Extra is read
 	return Message{
-		Queue: queue, Group: group, Partition: partition,
+		Queue: queue, Group: group, Partition: partition, Progress: progress,
 		EntryID: e.EntryID, ID: e.ID, Payload: e.Payload, Headers: e.Headers, Attempt: e.Attempt, Due: e.Due,
 		MaxAttempts: e.MaxAttempts, Expires: e.Expires, For: e.For, Error: e.Error, Extra: e.Extra,
 	}

@@ -27,6 +27,10 @@ type Message struct {
 	For         string    // the only group that a retry is for; empty = every group
 	Error       string    // of the last failed attempt
 
+	// Progress is the cursor that the group's last attempt stored with SaveProgress, or that the attempts before it
+	// stored; nil = none. SaveProgress replaces it. The handler must not change its bytes.
+	Progress []byte
+
 	// Extra holds fields that this version does not know, unchanged, and fields that handlers rarely need
 	// (docs/reference/protocol.md lists them): "first_due_ms", "last_trace", …
 	Extra map[string]string
@@ -34,6 +38,8 @@ type Message struct {
 	// Trace is the traceparent of this attempt. A handler may set it; the next attempt, or the dead letter, has it in
 	// Extra["last_trace"]. Package bridge/tracing does so. A text that is not a traceparent is dropped.
 	Trace string
+
+	saver progressSaver // zero if no worker delivered the message
 }
 
 // Lateness returns how long after its due time the entry was added to the stream, by the server's clock. For a retry it

@@ -150,6 +150,7 @@ func (p *partitionWorker) finish(d *delivery, err error) {
 	failure := d.failureBy(err)
 	if failure != nil {
 		failure.Trace = d.settledMessage().Trace
+		failure.Progress = d.progress.last()
 	}
 	p.settle(d, failure)
 }

@@ -221,6 +221,9 @@ func (p *partitionWorker) settleAcks(ctx context.Context, batch []*delivery) {
 		}
 		p.count(d)
 	}
+	if err == nil {
+		p.forgetProgress(ctx, batch)
+	}
 	p.report(observe.Acking, len(batch))
 	p.settled(batch, certain)
 }
@@ -254,6 +257,9 @@ func (p *partitionWorker) settleFails(ctx context.Context, batch []*delivery) {
 		if d.settlement == Retried && p.cfg.Retried != nil {
 			p.cfg.Retried(d.settledMessage(), d.retryDelay(attempts), d.failure.Error)
 		}
+	}
+	if err == nil {
+		p.forgetProgress(ctx, batch)
 	}
 	p.report(observe.Failing, len(batch))
 	p.settled(batch, certain)

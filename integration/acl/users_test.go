@@ -39,10 +39,10 @@ var (
 			optional: append(always, "CONFIG GET", "WAIT", "WAITAOF"),
 		},
 		"worker": {
-			roots: []string{"bridge.NewWorker", "stream.Worker.Run"},
+			roots: []string{"bridge.NewWorker", "stream.Worker.Run", "stream.Message.SaveProgress"},
 			sends: map[string][]string{"HGET": {"duestream:queues"}, "HGETALL": {"policy", "duestream:defaults"},
 				"XINFO GROUPS": {"stream"}, "XPENDING": {"stream"}, "XRANGE": {"stream"},
-				"XREADGROUP": {"stream"}},
+				"XREADGROUP": {"stream"}, "HDEL": {"progress"}},
 			// A worker asks for no durability, but the function that sends its scripts could.
 			optional: append(always, "WAIT", "WAITAOF"),
 		},

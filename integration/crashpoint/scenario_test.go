@@ -567,6 +567,25 @@ func exits() []scenario {
 			s.owe("a", "limited", dead, dead)
 			return s.reclaims(attempts, 0)
 		}, mend: func(s *scene) { s.do("DEL", s.k.Dead) }},
+		{script: "reclaim", state: "progress of an attempt", prepare: func(s *scene) func(rueidis.Client) error {
+			s.group("a")
+			s.send(item("m", "+0"))
+			held := s.hold("a", "c1")["m"]
+			_, err := lua.SaveProgress(s.ctx, s.c, s.k, "a", "c1", held, []byte{0xff})
+			s.must(err)
+			s.owe("a", "m", delivered, delivered)
+			return s.reclaims(attempts, 0)
+		}},
+		{script: "save_progress", state: "of a held entry", prepare: func(s *scene) func(rueidis.Client) error {
+			s.group("a")
+			s.send(item("m", "+0"))
+			held := s.hold("a", "c1")["m"]
+			s.owe("a", "m", delivered, delivered)
+			return func(c rueidis.Client) error {
+				_, err := lua.SaveProgress(s.ctx, c, s.k, "a", "c1", held, []byte("page 7"))
+				return err
+			}
+		}},
 		{script: "receive", state: "two groups", prepare: func(s *scene) func(rueidis.Client) error {
 			s.group("a")
 			s.group("b")

@@ -38,7 +38,8 @@ func recipes(t *testing.T) []string {
 }
 
 // withoutTranscripts are recipes that have no commands, only code.
-var withoutTranscripts = []string{"docs/guides/idempotent-handlers.md", "docs/guides/test-a-handler.md",
+var withoutTranscripts = []string{"docs/guides/idempotent-handlers.md", "docs/guides/results-and-progress.md",
+	"docs/guides/test-a-handler.md",
 	"docs/guides/typed-messages.md", "docs/guides/batches-and-rates.md"}
 
 // TestGuides replays the commands of docs/guides, duestream and redis-cli alike: all pages at once, on one server with

@@ -32,6 +32,7 @@ var published = []struct {
 	{script: "dead_letter", file: "functions/dead_letter.lua", keys: 6},
 	{script: "release", file: "functions/release.lua", keys: 6},
 	{script: "extend", file: "extend.lua", keys: 2},
+	{script: "save_progress", file: "save_progress.lua", keys: 2},
 	// In an earlier release, a letter could not be redriven for another group.
 	{script: "redrive", file: "redrive.lua", keys: 6, former: []formerCall{{
 		keys: []string{"dead", "due", "payload", "meta", "wake"},

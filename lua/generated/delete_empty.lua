@@ -49,10 +49,11 @@ if lacks then return redis.error_reply('NOPERM this user lacks ' .. lacks[1] .. 
 local due, stream, dead, recurring, push = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local payload, meta, wake, policy, seen = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local calm, planned, turns, leases = KEYS[11], KEYS[12], KEYS[13], KEYS[14]
-local rate, changes = KEYS[15], KEYS[16]
+local rate, changes, progress = KEYS[15], KEYS[16], KEYS[17]
 local bad = wrong_type({due, 'zset', stream, 'stream', dead, 'stream', recurring, 'hash', push, 'hash',
   payload, 'hash', meta, 'hash', wake, 'stream', policy, 'hash', seen, 'zset',
-  calm, 'hash', planned, 'hash', turns, 'zset', leases, 'zset', rate, 'string', changes, 'stream'})
+  calm, 'hash', planned, 'hash', turns, 'zset', leases, 'zset', rate, 'string', changes, 'stream',
+  progress, 'hash'})
 if bad then return bad end
 local holds = redis.call('ZCARD', due) + redis.call('XLEN', stream) + redis.call('XLEN', dead)
 holds = holds + redis.call('HLEN', recurring) + redis.call('HLEN', push)
@@ -61,11 +62,11 @@ if ARGV[1] == '1' then
   redis.call('HDEL', policy, SEP)
   redis.call('HSET', policy, 'held', '1')
   redis.call('UNLINK', due, stream, dead, recurring, push, payload, meta, wake)
-  redis.call('UNLINK', seen, calm, planned, turns, leases, rate, changes)
+  redis.call('UNLINK', seen, calm, planned, turns, leases, rate, changes, progress)
   return 1
 end
 redis.call('UNLINK', due, stream, dead, recurring, push,
-  payload, meta, wake, policy, seen, calm, planned, turns, leases, rate, changes)
+  payload, meta, wake, policy, seen, calm, planned, turns, leases, rate, changes, progress)
 return 1
 end
 local ok, reply = pcall(main)
@@ -86,4 +87,4 @@ if lacks then return redis.error_reply('NOPERM this user lacks ' .. lacks[1] .. 
 end
 return naming_key(reply, {KEYS[1], 'zset', KEYS[2], 'stream', KEYS[3], 'stream', KEYS[4], 'hash', KEYS[5], 'hash',
   KEYS[6], 'hash', KEYS[7], 'hash', KEYS[8], 'stream', KEYS[9], 'hash', KEYS[10], 'zset', KEYS[11], 'hash',
-  KEYS[12], 'hash', KEYS[13], 'zset', KEYS[14], 'zset', KEYS[15], 'string', KEYS[16], 'stream'})
+  KEYS[12], 'hash', KEYS[13], 'zset', KEYS[14], 'zset', KEYS[15], 'string', KEYS[16], 'stream', KEYS[17], 'hash'})

@@ -26,6 +26,7 @@ local RETRY = '^{"id":"([^%c"\\\127-\255]+)","for":"([^%c"\\\127-\255]+)",' ..
 local LETTER_FIELDS = {'group', 'entry', 'reason', 'dead_ms', 'meta', 'raw'} -- fields that only dead letters have
 local MESSAGE_PREFIX = 'message:'
 local MOST_SKIPPED = 100 -- places whose message is not parked any more
+local MAX_PROGRESS_BYTES = 4096
 local STUCK = -1 -- the entry is still pending: its dead letter was refused, or the call may not write its retry
 local LOST = 0 -- the entry was not pending any more
 local RETRIED = 1
@@ -430,6 +431,14 @@ local function end_turns(k)
   end
   pass_held(k)
 end
+local function progress_field(entry, group)
+  return entry .. SEP .. group
+end
+local function stored_progress(progress, entry, group, id)
+  local stored = progress and redis.pcall('HGET', progress, progress_field(entry, group))
+  if type(stored) ~= 'string' or string.sub(stored, 1, #id + 1) ~= id .. SEP then return nil end
+  return string.sub(stored, #id + 2)
+end
 local function wrong_group(group)
   if is_group(group) then return nil end
   return redis.error_reply('ERR group is empty, longer than 256 bytes, not UTF-8, or holds control characters: ' ..
@@ -590,7 +599,17 @@ local function retry_member(k, id, group, entry, overlap)
   k.named[named] = true
   return named
 end
-local function has_room_for_trace(body, fields)
+local function set_progress(fields, cursor)
+  fields['progress'] = nil
+  fields['b64:progress'] = nil
+  if cursor == '' then return end
+  if is_utf8(cursor) and not string.find(cursor, '\0', 1, true) then
+    fields['progress'] = cursor
+  else
+    fields['b64:progress'] = base64(cursor)
+  end
+end
+local function has_room_for_more(body, fields)
   if #body > MAX_FIELDS then return false end
   return bytes_of(body) - #(fields['payload'] or '') <= MAX_META_BYTES / 2
 end
@@ -612,8 +631,12 @@ local function plan_exit(k, group, entry, body, how, now)
     local raw = #body > 2 * MAX_FIELDS and join_lines(body) or nil
     return {BURIED, letter = letter_values(raw and {id = id} or fields, group, entry, 'malformed', defect, now, raw)}
   end
-  if how.trace and has_room_for_trace(body, fields) then
+  if how.trace and has_room_for_more(body, fields) then
     fields['last_trace'] = how.trace
+    plain = false
+  end
+  if how.progress and has_room_for_more(body, fields) then
+    set_progress(fields, how.progress)
     plain = false
   end
   local verdict, reason = RETRIED, nil
@@ -812,7 +835,7 @@ local k = {
   wake = KEYS[6], turns = KEYS[8], policy = KEYS[9],
   delays = delay_list(ARGV[3]), tails = {},
 }
-local calm, leases, history = KEYS[7], KEYS[10], KEYS[11]
+local calm, leases, history, progress = KEYS[7], KEYS[10], KEYS[11], KEYS[12]
 local group, consumer = ARGV[1], ARGV[4]
 local min_idle, cursor = ARGV[5], ARGV[6]
 local limit, max_bytes, shortest = tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
@@ -836,6 +859,7 @@ local lacks = may and (not may('XPENDING', KEYS[1], '0') and {'XPENDING', KEYS[1
   or not may('ZADD', KEYS[2], '0', '0') and {'ZADD', KEYS[2]}
   or KEYS[10] and not may('ZADD', KEYS[10], '0', '0') and {'ZADD', KEYS[10]}
   or KEYS[9] and not may('HGET', KEYS[9], '0') and {'HGET', KEYS[9]}
+  or KEYS[12] and not may('HGET', KEYS[12], '0') and {'HGET', KEYS[12]}
   or not may('HGET', KEYS[7], '0') and {'HGET', KEYS[7]}
   or not may('XACK', KEYS[1], '0', '0') and {'XACK', KEYS[1]}
   or not may('ZSCORE', KEYS[2], '0') and {'ZSCORE', KEYS[2]}
@@ -845,6 +869,7 @@ local lacks = may and (not may('XPENDING', KEYS[1], '0') and {'XPENDING', KEYS[1
   or not may('HMGET', KEYS[7], '0') and {'HMGET', KEYS[7]}
   or KEYS[10] and not may('ZRANGE', KEYS[10], '0', '0') and {'ZRANGE', KEYS[10]}
   or not may('XCLAIM', KEYS[1], '0', '0', '0', '0') and {'XCLAIM', KEYS[1]}
+  or KEYS[12] and not may('HDEL', KEYS[12], '0') and {'HDEL', KEYS[12]}
   or KEYS[10] and not may('ZREM', KEYS[10], '0') and {'ZREM', KEYS[10]}
   or not may('XAUTOCLAIM', KEYS[1], '0', '0', '0', '0') and {'XAUTOCLAIM', KEYS[1]})
 if lacks then return redis.error_reply('NOPERM this user lacks ' .. lacks[1] .. ' on "' .. (lacks[2] or '') ..
@@ -854,12 +879,18 @@ local idle = shortest > 0 and digits(watched_idle(away, tonumber(min_idle), now)
 local count = {[RETRIED] = 0, [BURIED] = 0, [SKIPPED] = 0, [STUCK] = 0, [LOST] = 0, [CANCELLED] = 0}
 local left = {} -- entries that left the pending list
 local bytes = 0
+local function id_of(body)
+  for i = 1, #body, 2 do
+    if body[i] == 'id' then return body[i + 1] end
+  end
+end
 local function take(entry, body, within)
   local owner = redis.call('XPENDING', k.stream, group, entry, entry, 1)
   local burnt = owner[1] and math.max(0, owner[1][4] - 2) or 0
   local cancelled = owner[1] and is_cancelled(owner[1][4])
+  local cursor_of_attempt = stored_progress(progress, entry, group, id_of(body) or entry)
   local how = {
-    id = '', action = 'retry', reason = 'visibility_timeout',
+    id = '', action = 'retry', reason = 'visibility_timeout', progress = cursor_of_attempt,
     error = 'visibility timeout: not acknowledged within ' .. within .. ' ms',
     burnt = burnt, crash = true, cancelled = cancelled,
   }
@@ -871,7 +902,9 @@ local function take(entry, body, within)
     redis.call('XCLAIM', k.stream, group, consumer, 0, entry, 'RETRYCOUNT', owner[1][4] - 1, 'JUSTID')
   end
   if verdict > LOST then left[#left + 1] = entry end
+  if verdict > LOST and cursor_of_attempt then redis.pcall('HDEL', progress, progress_field(entry, group)) end
   for _, part in ipairs(body) do bytes = bytes + #part end
+  bytes = bytes + #(cursor_of_attempt or '')
 end
 local function end_without_body(entry, holders)
   local verdict = CANCELLED
@@ -979,6 +1012,7 @@ local lacks = may and (not may('XACK', KEYS[1], '0', '0') and {'XACK', KEYS[1]}
   or KEYS[11] and not may('XADD', KEYS[11], '0', '0', '0') and {'XADD', KEYS[11]}
   or not may('XADD', KEYS[5], '0', '0', '0') and {'XADD', KEYS[5]}
   or KEYS[9] and not may('HGET', KEYS[9], '0') and {'HGET', KEYS[9]}
+  or KEYS[12] and not may('HGET', KEYS[12], '0') and {'HGET', KEYS[12]}
   or not may('HGET', KEYS[7], '0') and {'HGET', KEYS[7]}
   or KEYS[11] and not may('XTRIM', KEYS[11], '0', '0') and {'XTRIM', KEYS[11]}
   or not may('XTRIM', KEYS[1], '0', '0') and {'XTRIM', KEYS[1]}
@@ -997,9 +1031,11 @@ local lacks = may and (not may('XACK', KEYS[1], '0', '0') and {'XACK', KEYS[1]}
   or not may('HSET', KEYS[7], '0', '0') and {'HSET', KEYS[7]}
   or not may('HMGET', KEYS[7], '0') and {'HMGET', KEYS[7]}
   or not may('XCLAIM', KEYS[1], '0', '0', '0', '0') and {'XCLAIM', KEYS[1]}
+  or KEYS[12] and not may('HDEL', KEYS[12], '0') and {'HDEL', KEYS[12]}
   or not may('XAUTOCLAIM', KEYS[1], '0', '0', '0', '0') and {'XAUTOCLAIM', KEYS[1]})
 if lacks then return redis.error_reply('NOPERM this user lacks ' .. lacks[1] .. ' on "' .. (lacks[2] or '') ..
   '", which script reclaim may need; nothing was changed') end end
 end
 return naming_key(reply, {KEYS[1], 'stream', KEYS[2], 'zset', KEYS[3], 'hash', KEYS[4], 'hash', KEYS[5], 'stream',
-  KEYS[6], 'stream', KEYS[7], 'hash', KEYS[8], 'zset', KEYS[9], 'hash', KEYS[10], 'zset', KEYS[11], 'stream'})
+  KEYS[6], 'stream', KEYS[7], 'hash', KEYS[8], 'zset', KEYS[9], 'hash', KEYS[10], 'zset', KEYS[11], 'stream',
+  KEYS[12], 'hash'})

@@ -318,6 +318,7 @@ local drop = {
   group = true, reason = true, dead_ms = true, entry = true,
   first_due_ms = true, snoozes = true, crashes = true,
 }
+local PROGRESS = {progress = true, ['b64:progress'] = true}
 local function body_of(letter, edited, given)
   if edited == 'moved' then return string.find(letter, '^%d+%-%d+$') and field_list(given) end
   local found = redis.pcall('XRANGE', dead, letter, letter) -- people type these IDs: an invalid one does not exist
@@ -349,6 +350,8 @@ local function redrive(letter, when, edited, new_payload, new_fields, to)
     if not entry_values(id, '', fresh, '0') or not ok then return -2 end
     for name, value in pairs(decoded) do kept[name] = value end
   end
+  local group = to ~= '' and to or fields['group'] or ''
+  local goes_on = edited ~= '1' and group ~= '' and group == fields['group']
   if fields['reason'] == 'malformed' then -- the letter has the unreadable parts as text, in meta or raw
     if not fresh and ((fields['meta'] or '') ~= '' or fields['raw']) then return -3 end
     fields['meta'] = nil
@@ -358,11 +361,10 @@ local function redrive(letter, when, edited, new_payload, new_fields, to)
     local replaced = fresh and (string.sub(name, 1, 2) == 'h:' or name == 'max_attempts')
     local own = name_in_message(name)
     local is_unique = is_utf8(value) or not fields['b64:' .. own] -- else keep would give two fields one name
-    local stays = not drop[name] and not replaced and is_utf8(name)
+    local stays = not drop[name] and not replaced and is_utf8(name) and (goes_on or not PROGRESS[name])
     if stays and is_unique and kept[own] == nil then keep(kept, own, value) end
   end
   if kept['max_attempts'] and not is_count(kept['max_attempts']) then kept['max_attempts'] = nil end
-  local group = to ~= '' and to or fields['group'] or ''
   if group ~= '' and not (is_group(group) and (not groups or groups[group])) then return -4 end
   kept['id'] = id
   kept['attempt'] = '1'

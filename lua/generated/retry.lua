@@ -26,6 +26,7 @@ local RETRY = '^{"id":"([^%c"\\\127-\255]+)","for":"([^%c"\\\127-\255]+)",' ..
 local LETTER_FIELDS = {'group', 'entry', 'reason', 'dead_ms', 'meta', 'raw'} -- fields that only dead letters have
 local MESSAGE_PREFIX = 'message:'
 local MOST_SKIPPED = 100 -- places whose message is not parked any more
+local MAX_PROGRESS_BYTES = 4096
 local STUCK = -1 -- the entry is still pending: its dead letter was refused, or the call may not write its retry
 local LOST = 0 -- the entry was not pending any more
 local RETRIED = 1
@@ -599,7 +600,17 @@ local function retry_member(k, id, group, entry, overlap)
   k.named[named] = true
   return named
 end
-local function has_room_for_trace(body, fields)
+local function set_progress(fields, cursor)
+  fields['progress'] = nil
+  fields['b64:progress'] = nil
+  if cursor == '' then return end
+  if is_utf8(cursor) and not string.find(cursor, '\0', 1, true) then
+    fields['progress'] = cursor
+  else
+    fields['b64:progress'] = base64(cursor)
+  end
+end
+local function has_room_for_more(body, fields)
   if #body > MAX_FIELDS then return false end
   return bytes_of(body) - #(fields['payload'] or '') <= MAX_META_BYTES / 2
 end
@@ -621,8 +632,12 @@ local function plan_exit(k, group, entry, body, how, now)
     local raw = #body > 2 * MAX_FIELDS and join_lines(body) or nil
     return {BURIED, letter = letter_values(raw and {id = id} or fields, group, entry, 'malformed', defect, now, raw)}
   end
-  if how.trace and has_room_for_trace(body, fields) then
+  if how.trace and has_room_for_more(body, fields) then
     fields['last_trace'] = how.trace
+    plain = false
+  end
+  if how.progress and has_room_for_more(body, fields) then
+    set_progress(fields, how.progress)
     plain = false
   end
   local verdict, reason = RETRIED, nil
@@ -751,11 +766,21 @@ k.record = record_of(k.policy, history, ARGV) -- removes the actor from ARGV
 local bad = wrong_type({k.payload, 'hash', k.meta, 'hash'}) or wrong_group(group)
 if bad then return bad end
 local args = ARGV
-local entries, traces = {}, {}
+local entries, traces, cursors = {}, {}, {}
 local actions = {retry = true, [''] = true, dead = true, release = true, snooze = true, cancel = true}
 local without_delay = {dead = true, release = true, cancel = true}
 for i = 4, #args, 6 do
   entries[#entries + 1] = args[i]
+  if not actions[args[i + 2]] then
+    local line_feed = string.find(args[i + 2], '\n', 1, true)
+    if line_feed then
+      cursors[#entries] = string.sub(args[i + 2], line_feed + 1)
+      args[i + 2] = string.sub(args[i + 2], 1, line_feed - 1)
+    end
+    if #(cursors[#entries] or '') > MAX_PROGRESS_BYTES then
+      return redis.error_reply('ERR progress is longer than ' .. MAX_PROGRESS_BYTES .. ' bytes')
+    end
+  end
   if not actions[args[i + 2]] then
     local action, trace = string.match(args[i + 2], '^(%a*) (%x%x%-%x+%-%x+%-%x%x)$')
     if not actions[action or 0] or #trace ~= 55 then
@@ -795,7 +820,7 @@ local plans = {}
 for n = 1, read do
   local i, entry = 6 * n - 2, entries[n]
   local how = {
-    id = args[i + 1], action = args[i + 2], trace = traces[n],
+    id = args[i + 1], action = args[i + 2], trace = traces[n], progress = cursors[n],
     delay = tonumber(args[i + 3]), reason = args[i + 4], error = args[i + 5],
   }
   how.cancelled = how.action == 'cancel' or cancelled_among(pending_of(k.stream, group, entry), entry)

@@ -99,15 +99,17 @@ local function main()
 local now = now_ms()
 local held = ARGV[1] == '1'
 local bytes, groups_left = 0, 5000
-local function name_wrong(due, payload, meta, stream, wake, seen, policy, calm, recurring, turns, planned, leases)
+local function name_wrong(due, payload, meta, stream, wake, seen, policy, calm, recurring, turns, planned, leases,
+  progress)
   return wrong_type({due, 'zset', payload, 'hash', meta, 'hash', stream, 'stream', wake, 'stream', seen, 'zset',
-    policy, 'hash', calm, 'hash', recurring, 'hash', turns, 'zset', planned, 'hash', leases, 'zset'})
+    policy, 'hash', calm, 'hash', recurring, 'hash', turns, 'zset', planned, 'hash', leases, 'zset',
+    progress, 'hash'})
 end
 local function number_or_error(bad, reply)
   if type(reply) == 'table' then bad[1] = reply end
   return type(reply) == 'table' and 0 or reply
 end
-local function schedule(bad, due, payload, meta, seen, policy, calm, leases)
+local function schedule(bad, due, payload, meta, seen, policy, calm, leases, progress)
   local first, size = earliest_due(due)
   local members, wait, overdue = redis.call('ZCARD', due), -1, 0
   bytes = bytes + size
@@ -117,6 +119,7 @@ local function schedule(bad, due, payload, meta, seen, policy, calm, leases)
   end
   local left = number_or_error(bad, redis.pcall('ZCARD', seen)) + number_or_error(bad, redis.pcall('HLEN', calm))
   left = left + number_or_error(bad, redis.pcall('ZCARD', leases))
+  left = left + number_or_error(bad, redis.pcall('HLEN', progress))
   local untidy = left > 0 and 1 or 0
   local payloads, metas = redis.call('HLEN', payload), redis.call('HLEN', meta)
   return wait, overdue, math.max(payloads, metas) > members and 2 or untidy, payloads + metas
@@ -139,15 +142,16 @@ local function entries(stream)
   groups_left = groups_left - groups
   return held_by_group and 1 or 0, ''
 end
-local function look(due, payload, meta, stream, wake, seen, policy, calm, recurring, turns, planned, leases)
+local function look(due, payload, meta, stream, wake, seen, policy, calm, recurring, turns, planned, leases, progress)
   local bad = {}
   local ok, wait, overdue, untidy, bodies = true, -1, 0, 0, 0
   local keyed, recurs = 0, 0
-  if redis.call('EXISTS', due, payload, meta, seen, calm, recurring, turns, planned, leases) > 0 then
+  if redis.call('EXISTS', due, payload, meta, seen, calm, recurring, turns, planned, leases, progress) > 0 then
     recurs = number_or_error(bad, redis.pcall('HLEN', recurring))
     recurs = recurs + number_or_error(bad, redis.pcall('HLEN', planned)) + (bad[1] and 1 or 0)
     keyed = number_or_error(bad, redis.pcall('ZCARD', turns))
-    ok, wait, overdue, untidy, bodies = pcall(schedule, bad, due, payload, meta, seen, policy, calm, leases)
+    ok, wait, overdue, untidy, bodies = pcall(schedule, bad, due, payload, meta, seen, policy, calm, leases,
+      progress)
     if not ok then
       bad[1] = wait
       overdue, untidy, bodies = 0, 0, 0
@@ -166,16 +170,17 @@ local function look(due, payload, meta, stream, wake, seen, policy, calm, recurr
   end
   local newest = token[1] and token[1][1] or '0-0'
   if bad[1] then -- the error takes the place of the token
-    local wrong = name_wrong(due, payload, meta, stream, wake, seen, policy, calm, recurring, turns, planned, leases)
+    local wrong = name_wrong(due, payload, meta, stream, wake, seen, policy, calm, recurring, turns, planned, leases,
+      progress)
     newest = wrong and wrong.err or error_of(bad[1])
   end
   if keyed > 0 then busy = busy + 2 end
   return ok and stream_ok and wait or -2, overdue, newest, busy, untidy, standing, bodies, recurs
 end
 local keys, reply = KEYS, {}
-for i = 1, #keys, 12 do
+for i = 1, #keys, 13 do
   local row = {LATER, 0, '', 0, 0, '', 0, 0}
-  if bytes < MOST_BYTES and groups_left > 0 then row = {look(unpack(keys, i, i + 11))} end
+  if bytes < MOST_BYTES and groups_left > 0 then row = {look(unpack(keys, i, i + 12))} end
   for _, value in ipairs(row) do reply[#reply + 1] = value end
 end
 return reply
@@ -193,6 +198,7 @@ local lacks = may and (not may('TIME') and {'TIME', ''}
   or KEYS[10] and not may('ZCARD', KEYS[10]) and {'ZCARD', KEYS[10]}
   or KEYS[7] and not may('HGET', KEYS[7], '0') and {'HGET', KEYS[7]}
   or not may('HLEN', KEYS[8]) and {'HLEN', KEYS[8]}
+  or KEYS[13] and not may('HLEN', KEYS[13]) and {'HLEN', KEYS[13]}
   or not may('HLEN', KEYS[2]) and {'HLEN', KEYS[2]}
   or not may('HLEN', KEYS[3]) and {'HLEN', KEYS[3]}
   or not may('HLEN', KEYS[9]) and {'HLEN', KEYS[9]}
@@ -205,4 +211,4 @@ if lacks then return redis.error_reply('NOPERM this user lacks ' .. lacks[1] .. 
 end
 return naming_key(reply, {KEYS[1], 'zset', KEYS[2], 'hash', KEYS[3], 'hash', KEYS[4], 'stream', KEYS[5], 'stream',
   KEYS[6], 'zset', KEYS[7], 'hash', KEYS[8], 'hash', KEYS[9], 'hash', KEYS[10], 'zset', KEYS[11], 'hash',
-  KEYS[12], 'zset'})
+  KEYS[12], 'zset', KEYS[13], 'hash'})

@@ -3,6 +3,7 @@ local SEP = '\31'
 local MOST_BYTES = 1048576
 local LATER = -9
 local PARKED = 4e15
+local MAX_PROGRESS_BYTES = 4096
 local function digits(n)
   return string.format(n % 1 == 0 and n > -1e15 and n < 1e15 and '%d' or '%.0f', n)
 end
@@ -175,8 +176,29 @@ local function forget_leases(leases, stream, known, most)
   if gone[1] then redis.pcall('ZREM', leases, unpack(gone)) end
   return #gone
 end
+local function forget_progress(progress, stream, pending)
+  local known = redis.pcall('HLEN', progress)
+  if type(known) ~= 'number' or known == 0 then return 0 end -- a key of another type has no fields
+  local from = redis.call('HGET', progress, '')
+  local page = redis.call('HSCAN', progress, from or '0', 'COUNT', 100)
+  local gone = {}
+  for i = 1, #page[2], 2 do
+    local entry, group = string.match(page[2][i], '^(%d+%-%d+)' .. SEP .. '(.*)$')
+    local held = entry and pending > 0 and redis.pcall('XPENDING', stream, group, entry, entry, 1) or {}
+    local in_doubt = held.err and not string.find(held.err, 'NOGROUP', 1, true)
+    if not held[1] and not in_doubt and page[2][i] ~= '' then gone[#gone + 1] = page[2][i] end
+  end
+  if page[1] ~= '0' then
+    redis.call('HDEL', progress, SEP)
+    redis.call('HSET', progress, '', page[1])
+  elseif from then
+    gone[#gone + 1] = ''
+  end
+  if gone[1] then in_chunks('HDEL', progress, gone) end
+  return #gone
+end
 local function main()
-local stream, seen, turns, leases = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local stream, seen, turns, leases, progress = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local cursor, limit, max_bytes = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local LEASES_LOOKED_AT = 200
 local function tidy_leases(pending)
@@ -200,6 +222,11 @@ local lacks = may and (not may('XRANGE', KEYS[1], '0', '0') and {'XRANGE', KEYS[
   or KEYS[4] and not may('ZREMRANGEBYRANK', KEYS[4], '0', '0') and {'ZREMRANGEBYRANK', KEYS[4]}
   or KEYS[4] and not may('ZRANGE', KEYS[4], '0', '0') and {'ZRANGE', KEYS[4]}
   or KEYS[4] and not may('ZREM', KEYS[4], '0') and {'ZREM', KEYS[4]}
+  or KEYS[5] and not may('HLEN', KEYS[5]) and {'HLEN', KEYS[5]}
+  or KEYS[5] and not may('HGET', KEYS[5], '0') and {'HGET', KEYS[5]}
+  or KEYS[5] and not may('HSCAN', KEYS[5], '0') and {'HSCAN', KEYS[5]}
+  or KEYS[5] and not may('HDEL', KEYS[5], '0') and {'HDEL', KEYS[5]}
+  or KEYS[5] and not may('HSET', KEYS[5], '0', '0') and {'HSET', KEYS[5]}
   or KEYS[4] and not may('ZCARD', KEYS[4]) and {'ZCARD', KEYS[4]})
 if lacks then return redis.error_reply('NOPERM this user lacks ' .. lacks[1] .. ' on "' .. (lacks[2] or '') ..
   '", which script trim may need; nothing was changed') end end
@@ -212,10 +239,11 @@ local groups = groups_of(stream)
 local pending = 0
 for _, group in ipairs(groups) do pending = pending + group.pending end
 local forgotten = leases and tidy_leases(pending) or 0
-if #groups == 0 then return {0, '0-0', 0, ended, has_turns, forgotten} end
+local cursors = forget_progress(progress, stream, pending)
+if #groups == 0 then return {0, '0-0', 0, ended, has_turns, forgotten, cursors} end
 local bound, delivered = bounds(stream, groups)
 local freed = trim_below(stream, bound, limit)
-if freed > 0 then return {freed, cursor, #groups, ended, has_turns, forgotten} end
+if freed > 0 then return {freed, cursor, #groups, ended, has_turns, forgotten, cursors} end
 local from = cursor
 if less(from, bound) then from = bound end
 local ids, bytes = {}, 0
@@ -229,7 +257,7 @@ while #ids < most and bytes < max_bytes and not less(delivered, from) do
 end
 if #ids > 0 then freed = #delete_unneeded(stream, groups, ids, ids[1], ids[#ids]) end
 if less(delivered, from) then from = '0-0' end
-return {freed, from, #groups, ended, has_turns, forgotten}
+return {freed, from, #groups, ended, has_turns, forgotten, cursors}
 end
 local ok, reply = pcall(main)
 if ok then return reply end
@@ -247,8 +275,13 @@ local lacks = may and (not may('XLEN', KEYS[1]) and {'XLEN', KEYS[1]}
   or KEYS[4] and not may('ZREMRANGEBYRANK', KEYS[4], '0', '0') and {'ZREMRANGEBYRANK', KEYS[4]}
   or KEYS[4] and not may('ZRANGE', KEYS[4], '0', '0') and {'ZRANGE', KEYS[4]}
   or KEYS[4] and not may('ZREM', KEYS[4], '0') and {'ZREM', KEYS[4]}
+  or KEYS[5] and not may('HLEN', KEYS[5]) and {'HLEN', KEYS[5]}
+  or KEYS[5] and not may('HGET', KEYS[5], '0') and {'HGET', KEYS[5]}
+  or KEYS[5] and not may('HSCAN', KEYS[5], '0') and {'HSCAN', KEYS[5]}
+  or KEYS[5] and not may('HDEL', KEYS[5], '0') and {'HDEL', KEYS[5]}
+  or KEYS[5] and not may('HSET', KEYS[5], '0', '0') and {'HSET', KEYS[5]}
   or KEYS[4] and not may('ZCARD', KEYS[4]) and {'ZCARD', KEYS[4]})
 if lacks then return redis.error_reply('NOPERM this user lacks ' .. lacks[1] .. ' on "' .. (lacks[2] or '') ..
   '", which script trim may need; nothing was changed') end end
 end
-return naming_key(reply, {KEYS[1], 'stream', KEYS[2], 'zset', KEYS[3], 'zset', KEYS[4], 'zset'})
+return naming_key(reply, {KEYS[1], 'stream', KEYS[2], 'zset', KEYS[3], 'zset', KEYS[4], 'zset', KEYS[5], 'hash'})

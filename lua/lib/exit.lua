@@ -270,8 +270,21 @@ local function retry_member(k, id, group, entry, overlap)
   return named
 end
 
--- Whether the meta of an entry's retry has room for a trace.
-local function has_room_for_trace(body, fields)
+-- Writes the cursor of an attempt into the fields of its message. A cursor that is no text is written as base64, because
+-- all fields but the payload are texts.
+local function set_progress(fields, cursor)
+  fields['progress'] = nil
+  fields['b64:progress'] = nil
+  if cursor == '' then return end
+  if is_utf8(cursor) and not string.find(cursor, '\0', 1, true) then
+    fields['progress'] = cursor
+  else
+    fields['b64:progress'] = base64(cursor)
+  end
+end
+
+-- Whether the meta of an entry's retry has room for a trace, or for progress.
+local function has_room_for_more(body, fields)
   if #body > MAX_FIELDS then return false end
   return bytes_of(body) - #(fields['payload'] or '') <= MAX_META_BYTES / 2
 end
@@ -281,6 +294,7 @@ end
 --  id         the message ID that was delivered; '' = the entry's ID is not compared with it
 --  action     'retry', 'dead', 'release', 'snooze' or 'cancel'
 --  trace      the traceparent of the attempt; nil = none
+--  progress   the cursor that the attempt stored last; '' = the next attempt begins anew; nil = none was stored
 --  delay      ms until the retry; nil = taken from k.delays
 --  reason     the reason of the dead letter, if the entry becomes one
 --  error      the error text of the attempt
@@ -307,8 +321,12 @@ local function plan_exit(k, group, entry, body, how, now)
     local raw = #body > 2 * MAX_FIELDS and join_lines(body) or nil
     return {BURIED, letter = letter_values(raw and {id = id} or fields, group, entry, 'malformed', defect, now, raw)}
   end
-  if how.trace and has_room_for_trace(body, fields) then
+  if how.trace and has_room_for_more(body, fields) then
     fields['last_trace'] = how.trace
+    plain = false
+  end
+  if how.progress and has_room_for_more(body, fields) then
+    set_progress(fields, how.progress)
     plain = false
   end
 

@@ -20,6 +20,8 @@ const (
 	// trimLeases is the number of removed leases after which another call follows. A call looks at 200 leases: if so
 	// many of them were of settled entries, most other leases are as well.
 	trimLeases = 100
+	// trimCursors is the same for cursors of progress. A call looks at about 100 of them.
+	trimCursors = 50
 
 	turnLimit = 100 // ordering keys per call
 	turnCalls = 20  // per pass
@@ -101,7 +103,8 @@ func (t *Trimmer) Trim(ctx context.Context) (TrimResult, error) {
 		case done.Freed > 0:
 			t.hasFreed = true
 			t.wake()
-		case done.Windows == trimLimit, done.Leases >= trimLeases: // there are more windows or leases to delete
+		case done.Windows == trimLimit, done.Leases >= trimLeases, done.Cursors >= trimCursors:
+			// there are more windows, leases or cursors to delete
 		case !sweeping || done.Groups == 0:
 			return result, nil
 		case done.Cursor == "": // the sweep has finished a round

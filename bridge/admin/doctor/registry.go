@@ -28,6 +28,7 @@ var kinds = []struct{ name, want string }{
 	{"policy", "hash"}, {"seen", "zset"}, {"calm", "hash"}, {"recurring", "hash"}, {"planned", "hash"},
 	{"history", "stream"}, {"rate", "string"}, {"turns", "zset"}, {"leases", "zset"},
 	{"push", "hash"}, {"changes", "stream"},
+	{"progress", "hash"},
 }
 
 // holding are the keys whose existence means that there is a queue. The others hold settings and tokens.
