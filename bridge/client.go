@@ -10,6 +10,7 @@ import (
 	"github.com/duestream/duestream/lua"
 	"github.com/duestream/duestream/scheduler/planner"
 	"github.com/duestream/duestream/scheduler/producer"
+	"github.com/duestream/duestream/stream/lookup"
 )
 
 // ClientConfig configures a Client. Redis is required.
@@ -50,6 +51,7 @@ type Client struct {
 	sender       Sender // the producer in the middleware; nil = there is no middleware
 	retryTimeout time.Duration
 	closed       atomic.Bool
+	waiter       *lookup.Waiter
 }
 
 // Durability is the confirmation that a write waits for: see [lua.Durability].
@@ -89,6 +91,7 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 		return nil, err
 	}
 	c.retryTimeout = cmp.Or(max(cfg.RetryTimeout, -1), producer.DefaultRetryTimeout)
+	c.waiter = lookup.NewWaiter(redis, cfg.Prefix)
 	c.planner = planner.New(redis, cfg.Prefix, cfg.Name, cfg.Logger)
 	if cfg.AllowOldBridges {
 		c.planner = c.planner.AllowOldBridges()

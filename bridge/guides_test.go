@@ -640,3 +640,37 @@ func Example_progress() {
 	// page 3
 	// page 4
 }
+
+func Example_waitForAResult() {
+	g := newGuide()
+	defer g.close()
+	ctx, client := g.ctx, g.client
+	charge := func(_ context.Context, order []byte) ([]byte, error) {
+		return []byte("invoice for " + string(order)), nil
+	}
+
+	handler := func(ctx context.Context, m *bridge.Message) error {
+		invoice, err := charge(ctx, m.Payload)
+		if err != nil {
+			return err
+		}
+		return m.SetResult(invoice)
+	}
+
+	g.serve("charges", "billing", handler)
+
+	receipt, err := client.Schedule(ctx, "charges", []byte("order 42"), bridge.KeepResult(time.Hour))
+	check(err)
+	result, err := client.WaitFor(ctx, "charges", receipt.ID, "billing", bridge.AwaitDone)
+	var dead *bridge.DeadError
+	switch {
+	case errors.As(err, &dead):
+		fmt.Println("given up:", dead.Reason, dead.Text)
+	case err != nil:
+		fmt.Println("not known:", err) // ctx ended, or nobody will ever have a result: ErrNoResult
+	default:
+		fmt.Printf("%s, after %d attempt\n", result.Value, result.Attempt)
+	}
+	// Output:
+	// invoice for order 42, after 1 attempt
+}

@@ -81,6 +81,13 @@ var abilities = map[string]func(a *asUser){
 		a.feed("m")
 		a.awaitEmpty()
 	},
+	"worker: store a result": func(a *asUser) {
+		a.work(func(m *bridge.Message) error { return m.SetResult([]byte("paid")) })
+		_, err := a.clientOf(a.admin).Schedule(a.t.Context(), a.queue, nil,
+			bridge.WithID("m"), bridge.KeepResult(time.Minute))
+		a.must(err)
+		a.awaitEmpty()
+	},
 	"worker: extend":                  extendLong,
 	"worker: keep the order of a key": keepOrder,
 	"worker: create a lost group":     healGroup,

@@ -35,7 +35,8 @@ func Ack(ctx context.Context, c rueidis.Client, k Keys, group string, held []Hel
 			}
 			args = append(args, h.Entry, id)
 		}
-		return ackScript.integers(ctx, c, []string{k.Stream, k.Due, k.Wake, k.Turns, k.Policy, k.History}, append(args, k.Actor),
+		return ackScript.integers(ctx, c, []string{k.Stream, k.Due, k.Wake, k.Turns, k.Policy, k.History},
+			append(args, k.Actor),
 			len(held), Durability{})
 	})
 	return truths(reply), err
@@ -66,7 +67,7 @@ const (
 	ActionRetry   Action = "retry"   // attempt + 1 after a delay, or a dead letter when attempts are used up
 	ActionDead    Action = "dead"    // a dead letter at once
 	ActionRelease Action = "release" // again at once, with the same attempt
-	ActionSnooze  Action = "snooze"  // again after a delay, with the same attempt, or a dead letter when snoozes are used up
+	ActionSnooze  Action = "snooze"  // again after a delay with the same attempt, or a dead letter
 	ActionCancel  Action = "cancel"  // never again, because the message was cancelled
 )
 
@@ -125,7 +126,8 @@ func (a Attempts) args() (maxAttempts, delays string) {
 	for _, limit := range []struct {
 		name string
 		n    int64
-	}{{FieldRetryFor, a.For.Milliseconds()}, {FieldMaxSnoozes, int64(a.MaxSnoozes)}, {FieldMaxCrashes, int64(a.MaxCrashes)}} {
+	}{{FieldRetryFor, a.For.Milliseconds()}, {FieldMaxSnoozes, int64(a.MaxSnoozes)},
+		{FieldMaxCrashes, int64(a.MaxCrashes)}} {
 		if limit.n > 0 {
 			most += " " + limit.name + "=" + strconv.FormatInt(limit.n, 10)
 		}
@@ -195,8 +197,10 @@ type Reclaimed struct {
 func (r Reclaimed) Moved() int { return r.Retried + r.Dead + r.Skipped + r.Cancelled }
 
 var reclaimScript = load("reclaim",
-	[]string{"stream", "due", "payload", "meta", "dead", "wake", "calm", "turns", "policy", "leases", "history", "progress"},
-	[]string{"group", "max_attempts", "delays", "consumer", "min_idle", "cursor", "limit", "max_bytes", "shortest", "notes"}, nil)
+	[]string{"stream", "due", "payload", "meta", "dead", "wake", "calm", "turns", "policy",
+		"leases", "history", "progress"},
+	[]string{"group", "max_attempts", "delays", "consumer", "min_idle", "cursor", "limit",
+		"max_bytes", "shortest", "notes"}, nil)
 
 // Reclaim ends the deliveries of entries that the group has held for longer than MinIdle: they count as failed. If
 // Shortest is set, idle time counts in full only while reclaims came often enough to show that the server was up,
@@ -302,7 +306,8 @@ func ExtendIdle(ctx context.Context, c rueidis.Client, k Keys, group, consumer s
 		}
 		args = append(args, h.Entry, h.ID)
 	}
-	reply, err := extendScript.integers(ctx, c, []string{k.Stream, k.Dead, k.Policy, k.History}, append(args, k.Actor), len(held),
+	reply, err := extendScript.integers(ctx, c, []string{k.Stream, k.Dead, k.Policy, k.History},
+		append(args, k.Actor), len(held),
 		Durability{})
 	answers := make([]Extended, len(reply))
 	for i, n := range reply {

@@ -113,6 +113,8 @@ func TestCommandsOfACallWithOneMessage(t *testing.T) {
 		},
 			func(b *testQueue) { b.cancelRunning("", "m") },
 			"hget type type type type xdel xdel xinfo|groups xrange xrevrange zrem"},
+		{"acknowledge with a result", delivered("g"), func(b *testQueue) { b.ackResult("g", held, "paid") },
+			"hget pexpire set time xack xdel xinfo|groups xrange"},
 		{"save progress", delivered("g"), func(b *testQueue) { b.saveProgress("g", held, "page 7") },
 			"hdel hset type type xpending"},
 		{"receive", func(b *testQueue) { b.groups("g"); b.enqueue(with(func(i *Item) { i.When = After(0) })) },

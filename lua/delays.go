@@ -72,6 +72,7 @@ type Retries struct {
 	For                    time.Duration
 	MaxSnoozes, MaxCrashes int
 	HandlerTimeout         time.Duration
+	KeepResult             time.Duration // how long the result is kept
 }
 
 // Fields returns the settings that the message has, as fields of the message.
@@ -91,12 +92,18 @@ func (r Retries) Fields() (all []FieldValue) {
 	if r.HandlerTimeout != 0 {
 		all = append(all, FieldValue{Field: FieldHandlerTimeout, Value: millis(r.HandlerTimeout)})
 	}
+	if r.KeepResult != 0 {
+		all = append(all, FieldValue{Field: FieldResult, Value: millis(r.KeepResult)})
+	}
 	return all
 }
 
 // Check refuses values beyond the limits.
 func (r Retries) Check() error {
 	errs := []error{CheckDelays(r.Delays), CheckDelay("retry_for", r.For), CheckDelay("handler_timeout", r.HandlerTimeout)}
+	if r.KeepResult != 0 {
+		errs = append(errs, CheckResultAge(r.KeepResult))
+	}
 	for _, limit := range []struct {
 		name string
 		n    int

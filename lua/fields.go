@@ -27,6 +27,9 @@ const (
 	// base64 if it is no text.
 	FieldProgress = "progress"
 
+	// FieldResult: decimal ms; how long the result of the message is kept, for each group; when set on the message.
+	FieldResult = "result_ms"
+
 	// FieldFirstDue: decimal Unix ms; when a retry or dead letter was first due; present if its age is limited.
 	FieldFirstDue = "first_due_ms"
 

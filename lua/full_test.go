@@ -100,7 +100,9 @@ func (b *testQueue) fullServer() {
 		"find_entries": true, "search_due": true, "search_entries": true, "glance": true,
 		"versions":        true,
 		"find_unfinished": true, "recur": true, "plan": true, "run_recurrence": true,
-		"drop_consumer": true, "drop_groups": true, "delete_empty": true, "take": true, "set_target": true, "save_progress": true, // write keys that dump does not know
+		// These write keys that dump does not know.
+		"drop_consumer": true, "drop_groups": true, "delete_empty": true, "take": true, "set_target": true,
+		"save_progress": true,
 	}
 	for _, c := range calls() {
 		q := queues[c.script.name]

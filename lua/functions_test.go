@@ -16,7 +16,8 @@ import (
 
 // functionNames are the names that clients may rely on: docs/reference/protocol.md, section 17.
 var functionNames = []string{
-	"duestream_schedule", "duestream_cancel", "duestream_reschedule", "duestream_cancel_retries", "duestream_reschedule_retries", "duestream_expire",
+	"duestream_schedule", "duestream_cancel", "duestream_reschedule",
+	"duestream_cancel_retries", "duestream_reschedule_retries", "duestream_expire",
 	"duestream_register", "duestream_ack", "duestream_retry",
 	"duestream_dead_letter", "duestream_release", "duestream_extend", "duestream_save_progress", "duestream_redrive",
 }

@@ -18,7 +18,7 @@ import (
 // scripts lists every typed call's script.
 func scripts() []*script {
 	return []*script{
-		ackScript, cancelScript, cancelEntriesScript,
+		ackScript, ackResultScript, cancelScript, cancelEntriesScript,
 		cancelRetriesScript, configureScript, deleteEmptyScript, drainScript, dropConsumerScript, dropGroupsScript,
 		enqueueScript,
 		enqueueFreshScript,
@@ -41,6 +41,7 @@ var types = map[string]string{
 	"policy": "hash",
 	"seen":   "zset", "calm": "hash", "recurring": "hash", "planned": "hash", "history": "stream", "rate": "string",
 	"turns": "zset", "leases": "zset", "push": "hash", "changes": "stream", "progress": "hash",
+	"result": "string",
 	"bucket": "string",
 	"queues": "hash", "bridges": "zset", "settings": "hash", "fields": "hash",
 	"entries": "stream",

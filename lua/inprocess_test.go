@@ -84,6 +84,7 @@ func TestCallsSendWhatTheHeaderSays(t *testing.T) {
 		wantList(t, c.script.name+": keys", words[3:3+len(keys)], keys...)
 		for i, name := range c.script.keys {
 			_, last, _ := strings.Cut(keys[i], "}:")
+			last, _, _ = strings.Cut(last, ":")
 			if last == "" {
 				last = keys[i][strings.LastIndex(keys[i], ":")+1:]
 			}

@@ -17,7 +17,8 @@ const (
 // its dead letter if that is the wanted outcome.
 func (b *testQueue) failWithTrace(e Entry, action Action, trace string, want Outcome) Entry {
 	b.Helper()
-	redistest.Want(b, "outcome", b.retry("g", policy, Failure{Held: Held{Entry: e.EntryID, ID: e.ID}, Action: action, Error: "no",
+	redistest.Want(b, "outcome", b.retry("g", policy, Failure{Held: Held{Entry: e.EntryID, ID: e.ID},
+		Action: action, Error: "no",
 		Trace: trace}), want)
 	if want == Dead {
 		letters := b.letters()
@@ -73,7 +74,8 @@ func TestActionsThatDoNotParseAreRefused(t *testing.T) {
 	everywhere(t, func(b *testQueue) {
 		e := b.deliver([]string{"g"}, "m")[0]
 		for _, action := range []string{"retry ", "retry  " + traceOne, "bury " + traceOne, "retry " + traceOne[:54],
-			"retry " + traceOne + " ", "retry 00-0af7-b7ad-01", "retry " + traceOne + "-00", "retry 00-" + strings.Repeat("-", 52), " ", traceOne, "bury\n" + traceOne, "retry \n"} {
+			"retry " + traceOne + " ", "retry 00-0af7-b7ad-01", "retry " + traceOne + "-00",
+			"retry 00-" + strings.Repeat("-", 52), " ", traceOne, "bury\n" + traceOne, "retry \n"} {
 			err := b.c.Do(b.ctx, b.c.B().Arbitrary("EVAL", Source("retry"), "6").Keys(b.k.Stream, b.k.Due, b.k.Payload, b.k.Meta,
 				b.k.Dead, b.k.Wake).Args("g", "3", "0", e.EntryID, "", action, "", "", "no").Build()).Error()
 			if err == nil || !strings.Contains(err.Error(), "action is none of") {

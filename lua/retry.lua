@@ -20,8 +20,8 @@
 --   another one counts as lost, '' = it is not compared; action: 'retry' or '', 'dead', 'release', 'snooze', 'cancel';
 --   a space and the traceparent of the attempt may follow, which is kept in the field last_trace; then a line feed and
 --   the progress of the attempt may follow, 4,096 bytes at most, which is kept in the field progress; nothing after the
---   line feed = the next attempt begins anew; delay: ms, '' = taken from delays; a snooze needs a delay; reason: string,
---   the reason if the entry becomes a dead letter; error: string)
+--   line feed = the next attempt begins anew; delay: ms, '' = taken from delays; a snooze needs a delay; reason:
+--   string, the reason if the entry becomes a dead letter; error: string)
 -- ARGV[#] actor (string, who calls; the last argument, only if KEYS[9] is given)
 -- Returns: per entry an integer: 0 = lost (it was no longer pending, or carries another message), 1 = retry scheduled,
 --   2 = dead letter, 3 = released, 4 = acknowledged, because it is for another group, 5 = snoozed, 6 = cancelled: it

@@ -1,5 +1,5 @@
 -- save_progress: stores how far the work on a pending entry has come, so that the next attempt can go on from there.
--- Uses: base cancel progress
+-- Uses: base progress cancel
 -- KEYS[1] stream (stream)
 -- KEYS[2] progress (hash)
 -- ARGV[1] group (string)

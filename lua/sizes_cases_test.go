@@ -20,7 +20,8 @@ func ordeals() map[string]func(*ordeal) {
 		"search_due":   (*ordeal).searchDue, "search_entries": (*ordeal).searchEntries,
 		"ack": (*ordeal).ack, "retry": (*ordeal).retry,
 		"reclaim": (*ordeal).reclaim, "extend": (*ordeal).extend, "save_progress": (*ordeal).saveProgress,
-		"trim": (*ordeal).trim, "pass_turns": (*ordeal).passTurns, "receive": (*ordeal).receive,
+		"ack_result": (*ordeal).ackResult,
+		"trim":       (*ordeal).trim, "pass_turns": (*ordeal).passTurns, "receive": (*ordeal).receive,
 		"redrive": (*ordeal).redrive, "restore": (*ordeal).restore, "survey": (*ordeal).survey,
 		"glance":    (*ordeal).glance,
 		"heartbeat": (*ordeal).heartbeat, "register": (*ordeal).register, "configure": (*ordeal).configure,
@@ -336,6 +337,14 @@ func (o *ordeal) extend() {
 	}
 	_, err := Extend(o.b.ctx, o.scale, o.b.k, "g", "c1", batch)
 	o.must(err)
+}
+
+func (o *ordeal) ackResult() {
+	for i, id := range o.held(2) {
+		value := []byte(pad(min(o.sizes("value", 1)[0], MaxResultBytes)))
+		_, err := AckResult(o.b.ctx, o.scale, o.b.k, "g", Held{Entry: id, ID: fmt.Sprint("m", i)}, 1, time.Minute, value)
+		o.must(err)
+	}
 }
 
 func (o *ordeal) saveProgress() {

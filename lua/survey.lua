@@ -1,7 +1,7 @@
 -- survey: looks at many queues in one round trip, so that a bridge sends no further commands for idle queues.
 -- Uses: base free
--- KEYS[1...] due, payload, meta, stream, wake, seen, policy, calm, recurring, turns, planned, leases, progress (zset; hash;
---   hash; stream; stream; zset; hash; hash; hash; zset; hash; zset; hash)
+-- KEYS[1...] due, payload, meta, stream, wake, seen, policy, calm, recurring, turns, planned, leases, progress (zset;
+--   hash; hash; stream; stream; zset; hash; hash; hash; zset; hash; zset; hash)
 -- ARGV[1] held (integer, 1 = if a stream has no entries, also look whether a group holds deleted entries, which doubles
 --   the cost)
 -- Returns: per queue: wait (integer, ms until the earliest message is due, -1 = nothing is scheduled, or the queue is
@@ -10,9 +10,9 @@
 --   message is late), token (string, the ID of the wake token, or an error text; unless wait is -2, the error is about
 --   a key other than the schedule and the stream), busy (integer, the sum of 1 = the stream has entries, or a group
 --   holds entries, and 2 = messages with an ordering key are in flight or wait), untidy (integer, 0 = nothing to tidy
---   up, 1 = dedup windows, notes of reclaims, leases, or cursors are left, 2 = there are more payloads, or more metas, than
---   members), standing (string, a text that changes when anybody reads or adds entries; '' = a group holds entries, or
---   there are no entries, or there were too many groups to look at), bodies (integer, fields of payload and meta),
+--   up, 1 = dedup windows, notes of reclaims, leases, or cursors are left, 2 = there are more payloads, or more
+--   metas, than members), standing (string, a text that changes when anybody reads or adds entries; '' = a group holds
+--   entries, or there are no entries, or there were too many groups to look at), bodies (integer, fields of payload and meta),
 --   recurs (integer, recurrences and their plans; 1 more if a key could not be read, so that the planner looks and
 --   reports the error)
 -- Complexity: O(queues × groups)

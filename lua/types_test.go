@@ -49,6 +49,8 @@ func (c call) sparedElse(b *testQueue) []string {
 		return []string{b.k.Wake}
 	case ackScript: // for a message without a key
 		return []string{b.k.Due, b.k.Wake, b.k.Turns}
+	case ackResultScript: // a result replaces whatever is at its key
+		return []string{b.k.Due, b.k.Wake, b.k.Turns, b.k.Result("g", "m")}
 	case receiveScript: // a lease that is not recorded ends later
 		return []string{b.k.Leases, b.k.Wake}
 	case trimScript:
@@ -167,10 +169,17 @@ func calls() []call {
 			_, err := Extend(b.ctx, b.c, b.k, "g", "c1", held)
 			return err
 		}},
-		{saveProgressScript, queue(func(k Keys) []string { return []string{k.Stream, k.Progress} }), func(b *testQueue) error {
-			_, err := SaveProgress(b.ctx, b.c, b.k, "g", "c1", held[0], []byte("page 7"))
+		{ackResultScript, queue(func(k Keys) []string {
+			return []string{k.Stream, k.Due, k.Wake, k.Turns, k.Policy, k.History, k.Result("g", "m")}
+		}), func(b *testQueue) error {
+			_, err := AckResult(b.ctx, b.c, b.k, "g", held[0], 1, time.Minute, []byte("paid"))
 			return err
 		}},
+		{saveProgressScript, queue(func(k Keys) []string { return []string{k.Stream, k.Progress} }),
+			func(b *testQueue) error {
+				_, err := SaveProgress(b.ctx, b.c, b.k, "g", "c1", held[0], []byte("page 7"))
+				return err
+			}},
 		{receiveScript, queue(func(k Keys) []string {
 			return []string{k.Stream, k.Policy, k.Leases, k.Wake}
 		}), func(b *testQueue) error {

@@ -5,7 +5,8 @@ import "slices"
 // usersOf names, for each script, the users of docs/operations/users.md whose programs run it. Package integration/acl
 // derives that from the sources, too, and fails if this differs. The operator runs all scripts.
 var usersOf = map[string][]string{
-	"ack": {"gateway", "worker"}, "cancel": {"gateway", "producer"}, "cancel_entries": {"gateway"},
+	"ack": {"gateway", "worker"}, "ack_result": {"worker"}, "cancel": {"gateway", "producer"},
+	"cancel_entries": {"gateway"},
 	"cancel_retries": {"gateway", "producer"}, "configure": {"bridge", "gateway"}, "delete_empty": nil,
 	"drain":         {"bridge", "gateway"},
 	"drop_consumer": {"bridge", "worker"}, "drop_groups": nil,

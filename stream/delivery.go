@@ -21,11 +21,13 @@ type delivery struct {
 
 	handling handling // not used for a retry of another group
 	progress progress // stored by the handler
+	result   result   // set by the handler
 
 	// The settlement. settleLoop alone uses these fields after settle has queued the delivery.
 	failure      *lua.Failure // how to settle it; nil: acknowledge it
 	settlement   Settlement   // the outcome
 	slotReturned bool         // a try to settle it failed, and its slot was freed
+	acked        bool         // acknowledged by a call that failed for other deliveries of its batch
 
 	// The fields that are written when the handling ends.
 	panicked bool

@@ -48,7 +48,7 @@ func (m *Message) SaveProgress(ctx context.Context, cursor []byte) error {
 	return nil
 }
 
-// progressSaver is what SaveProgress needs of a delivery.
+// progressSaver is what SaveProgress and SetResult need of a delivery.
 type progressSaver struct {
 	worker   *partitionWorker
 	delivery *delivery

@@ -25,7 +25,8 @@ func TestProgressOutlivesEachOutcome(t *testing.T) {
 	w, _ := r.start(WorkerConfig{
 		Handler: func(ctx context.Context, m *Message) error {
 			told <- fmt.Sprintf("%d %q", m.Attempt, m.Progress)
-			outcomes := []error{RetryAfter(0, errors.New("no")), Snooze(0), Release(nil), RetryAfter(0, errors.New("again")), nil}
+			outcomes := []error{RetryAfter(0, errors.New("no")), Snooze(0), Release(nil),
+				RetryAfter(0, errors.New("again")), nil}
 			outcome := outcomes[step]
 			step++
 			if step < 4 {
@@ -60,7 +61,9 @@ func TestDeliveryWithoutProgressCostsNoCommand(t *testing.T) {
 	w, stop := r.start(WorkerConfig{Handler: func(context.Context, *Message) error { return nil }})
 	monitor := s.Monitor(t) // of what clients send, without what scripts call
 	r.Ready("m")
-	redistest.Eventually(t, 10*time.Second, func() (bool, string) { return w.Stats().Acknowledged == 1, "not acknowledged" })
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+		return w.Stats().Acknowledged == 1, "not acknowledged"
+	})
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}

@@ -205,7 +205,7 @@ func (p *partitionWorker) settleAcks(ctx context.Context, batch []*delivery) {
 		for i, d := range batch {
 			held[i] = p.heldAt(d, now)
 		}
-		won, err = lua.Ack(ctx, p.cfg.Client, p.keys, p.cfg.Group, held)
+		won, err = p.ack(ctx, batch, held)
 		return err
 	})
 	for i, d := range batch {

@@ -186,7 +186,7 @@ func init() { routes = table() }
 
 func table() []route {
 	const message = "id in_ms at_ms spread_ms max_attempts retry_delays_ms retry_for_ms max_snoozes max_crashes " +
-		"handler_timeout_ms expires_ms dedup_ms replace key"
+		"handler_timeout_ms result_ms expires_ms dedup_ms replace key"
 	const receiving = "group count within_ms wait_ms"
 	const letters = "group reason error id older_than_ms newer_than_ms limit newest"
 	return []route{

@@ -112,6 +112,8 @@ func keysOf(script, name string) []string {
 		return []string{anyQueue + "payload", anyQueue + "meta"}
 	case "entries":
 		return []string{anyQueue + "stream", anyQueue + "dead"}
+	case "result":
+		return []string{anyQueue + "result:mailer:order-42"}
 	case "":
 		return []string{""}
 	}

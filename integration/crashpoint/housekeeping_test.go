@@ -62,20 +62,21 @@ func upkeep() []scenario {
 			s.owe("a", "held", delivered, delivered)
 			return trim(s)
 		}},
-		{script: "trim", state: "progress of held and of settled entries", prepare: func(s *scene) func(rueidis.Client) error {
-			s.group("a")
-			s.send(item("held", "+0"))
-			held := s.hold("a", "c1")["held"]
-			_, err := lua.SaveProgress(s.ctx, s.c, s.k, "a", "c1", held, []byte("page 7"))
-			s.must(err)
-			fields := []string{"HSET", s.k.Progress}
-			for i := range 600 { // more than one call looks at
-				fields = append(fields, fmt.Sprintf("1-%d\x1fa", i), "m\x1fpage 7")
-			}
-			s.do(fields...)
-			s.owe("a", "held", delivered, delivered)
-			return trim(s)
-		}},
+		{script: "trim", state: "progress of held and of settled entries",
+			prepare: func(s *scene) func(rueidis.Client) error {
+				s.group("a")
+				s.send(item("held", "+0"))
+				held := s.hold("a", "c1")["held"]
+				_, err := lua.SaveProgress(s.ctx, s.c, s.k, "a", "c1", held, []byte("page 7"))
+				s.must(err)
+				fields := []string{"HSET", s.k.Progress}
+				for i := range 600 { // more than one call looks at
+					fields = append(fields, fmt.Sprintf("1-%d\x1fa", i), "m\x1fpage 7")
+				}
+				s.do(fields...)
+				s.owe("a", "held", delivered, delivered)
+				return trim(s)
+			}},
 		{script: "trim", state: "the end of a walk over progress", prepare: func(s *scene) func(rueidis.Client) error {
 			s.group("a")
 			s.send(item("new", "+0"))

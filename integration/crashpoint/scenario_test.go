@@ -291,37 +291,39 @@ func scheduling() []scenario {
 			}
 		}},
 		{script: "expire", state: "for the first time, and for one of two groups", prepare: expiring},
-		{script: "redrive", state: "as it was, edited, and without a body", prepare: func(s *scene) func(rueidis.Client) error {
-			s.group("a")
-			s.send(item("kept", "+0"), item("edited", "+0"), item("lost", "+0"), item("other", hour))
-			held := s.hold("a", "c1")
-			s.do("XDEL", s.k.Stream, held["lost"].Entry)
-			var failures []lua.Failure
-			for _, id := range []string{"kept", "edited", "lost"} {
-				failures = append(failures, lua.Failure{Held: held[id], Action: lua.ActionDead, Reason: lua.ReasonDeadLetter})
-			}
-			_, err := lua.Retry(s.ctx, s.c, s.k, "a", attempts, failures)
-			s.must(err)
-			letters, err := s.c.Do(s.ctx, s.c.B().Xrange().Key(s.k.Dead).Start("-").End("+").Build()).AsXRangeSlices()
-			s.must(err)
-			s.owe("a", "kept", dead|delivered, delivered)
-			s.owe("a", "edited", dead|delivered, delivered)
-			s.owe("a", "lost", dead, dead)
-			s.owe("a", "other", delivered, delivered)
-			payload := []byte(body("edited"))
-			return func(c rueidis.Client) error {
-				again := make([]lua.Redrive, len(letters))
-				for i, l := range letters {
-					again[i] = lua.Redrive{Letter: l.ID, When: "+0"}
+		{script: "redrive", state: "as it was, edited, and without a body",
+			prepare: func(s *scene) func(rueidis.Client) error {
+				s.group("a")
+				s.send(item("kept", "+0"), item("edited", "+0"), item("lost", "+0"), item("other", hour))
+				held := s.hold("a", "c1")
+				s.do("XDEL", s.k.Stream, held["lost"].Entry)
+				var failures []lua.Failure
+				for _, id := range []string{"kept", "edited", "lost"} {
+					failures = append(failures, lua.Failure{Held: held[id], Action: lua.ActionDead, Reason: lua.ReasonDeadLetter})
 				}
-				again[1].Payload, again[1].Fields = &payload, lua.EncodeMeta(map[string]string{"of": "edited"}, 3, time.Time{})
-				outcomes, err := lua.RedriveDead(s.ctx, c, s.k, again)
-				if err == nil && slices.Contains(outcomes, lua.RedriveGone) && s.number("XLEN", s.k.Dead) > 1 {
-					err = errors.New("a letter that is there is said to be gone")
+				_, err := lua.Retry(s.ctx, s.c, s.k, "a", attempts, failures)
+				s.must(err)
+				letters, err := s.c.Do(s.ctx, s.c.B().Xrange().Key(s.k.Dead).Start("-").End("+").Build()).AsXRangeSlices()
+				s.must(err)
+				s.owe("a", "kept", dead|delivered, delivered)
+				s.owe("a", "edited", dead|delivered, delivered)
+				s.owe("a", "lost", dead, dead)
+				s.owe("a", "other", delivered, delivered)
+				payload := []byte(body("edited"))
+				return func(c rueidis.Client) error {
+					again := make([]lua.Redrive, len(letters))
+					for i, l := range letters {
+						again[i] = lua.Redrive{Letter: l.ID, When: "+0"}
+					}
+					again[1].Payload = &payload
+					again[1].Fields = lua.EncodeMeta(map[string]string{"of": "edited"}, 3, time.Time{})
+					outcomes, err := lua.RedriveDead(s.ctx, c, s.k, again)
+					if err == nil && slices.Contains(outcomes, lua.RedriveGone) && s.number("XLEN", s.k.Dead) > 1 {
+						err = errors.New("a letter that is there is said to be gone")
+					}
+					return err
 				}
-				return err
-			}
-		}},
+			}},
 		{script: "redrive", state: "of another partition: added by an earlier call, and new",
 			prepare: func(s *scene) func(rueidis.Client) error {
 				s.group("a")
@@ -395,7 +397,8 @@ func pendings(s *scene) map[string]lua.Held {
 	s.group("a", "b")
 	limited := item("limited", "+0")
 	limited.Meta = lua.EncodeMeta(map[string]string{"of": "limited"}, 1, time.Time{})
-	s.send(item("failed", "+0"), item("released", "+0"), item("snoozed", "+0"), item("given up", "+0"), limited, item("lost", "+0"),
+	s.send(item("failed", "+0"), item("released", "+0"), item("snoozed", "+0"), item("given up", "+0"),
+		limited, item("lost", "+0"),
 		item("meant for b", "+0"))
 	s.do("XADD", s.k.Stream, "*", "id", "odd", "payload", "p", "attempt", "first")
 	s.do("XADD", s.k.Stream, "*", "id", "meant for b", "payload", body("meant for b"), "attempt", "2", "for", "b", "h:of",
@@ -575,6 +578,16 @@ func exits() []scenario {
 			s.must(err)
 			s.owe("a", "m", delivered, delivered)
 			return s.reclaims(attempts, 0)
+		}},
+		{script: "ack_result", state: "with a result", prepare: func(s *scene) func(rueidis.Client) error {
+			s.group("a")
+			s.send(item("one", "+0"))
+			held := s.hold("a", "c1")["one"]
+			s.owe("a", "one", delivered|gone, gone)
+			return func(c rueidis.Client) error {
+				_, err := lua.AckResult(s.ctx, c, s.k, "a", held, 1, time.Minute, []byte("paid"))
+				return err
+			}
 		}},
 		{script: "save_progress", state: "of a held entry", prepare: func(s *scene) func(rueidis.Client) error {
 			s.group("a")

@@ -24,6 +24,7 @@ func LineOf(m producer.Message) Line {
 		MaxSnoozes:     number(m.MaxSnoozes),
 		MaxCrashes:     number(m.MaxCrashes),
 		HandlerTimeout: Milliseconds(m.HandlerTimeout),
+		KeepResult:     Milliseconds(m.KeepResult),
 		Expires:        unixMilliseconds(m.Expires),
 		Dedup:          Milliseconds(m.Dedup),
 	}

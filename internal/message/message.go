@@ -36,6 +36,7 @@ type Line struct {
 	MaxSnoozes     *int64            `json:"max_snoozes,omitempty"`
 	MaxCrashes     *int64            `json:"max_crashes,omitempty"`
 	HandlerTimeout *int64            `json:"handler_timeout_ms,omitempty"`
+	KeepResult     *int64            `json:"result_ms,omitempty"`
 	Expires        *int64            `json:"expires_ms,omitempty"`
 	Dedup          *int64            `json:"dedup_ms,omitempty"`
 	Replace        string            `json:"replace,omitempty"`
@@ -77,7 +78,8 @@ func ParseQuery(q map[string]string) (Line, error) {
 	}
 	for field, into := range map[string]**int64{"in_ms": &l.In, "at_ms": &l.At, "spread_ms": &l.Spread,
 		"max_attempts": &l.MaxAttempts, "retry_for_ms": &l.RetryFor, "max_snoozes": &l.MaxSnoozes,
-		"max_crashes": &l.MaxCrashes, "handler_timeout_ms": &l.HandlerTimeout, "expires_ms": &l.Expires,
+		"max_crashes": &l.MaxCrashes, "handler_timeout_ms": &l.HandlerTimeout, "result_ms": &l.KeepResult,
+		"expires_ms": &l.Expires,
 		"dedup_ms": &l.Dedup} {
 		if text, given := q[field]; given {
 			n := number(field, text, "must be a whole number")
@@ -120,6 +122,7 @@ func (l *Line) Message(defaults producer.Message) (producer.Message, error) {
 	c.count(&m.MaxSnoozes, "max_snoozes", l.MaxSnoozes)
 	c.count(&m.MaxCrashes, "max_crashes", l.MaxCrashes)
 	c.duration(&m.HandlerTimeout, "handler_timeout_ms", l.HandlerTimeout)
+	c.duration(&m.KeepResult, "result_ms", l.KeepResult)
 	if l.Expires != nil {
 		m.ExpiresIn = 0
 	}

@@ -1208,14 +1208,14 @@ local function waiting(due, cursor, limit, group, ids, weight)
   return cursor, found
 end
 
--- Shared by the scripts that keep the progress of attempts: a text, called cursor, that a handler stores so that the next
--- attempt goes on from there. While the entry is pending, the cursor is in the hash progress:
+-- Shared by the scripts that keep the progress of attempts: a text, called cursor, that a handler stores so that the
+-- next attempt goes on from there. While the entry is pending, the cursor is in the hash progress:
 --
 --  <entry> SEP <group>   ->   <message ID> SEP <cursor>
 --
--- When the delivery ends, the cursor becomes a field of the retry or of the dead letter. A field of the hash whose entry
--- is not pending any more means nothing; the worker removes it, or trim does. The message ID is compared, because entry
--- IDs may repeat after a failover.
+-- When the delivery ends, the cursor becomes a field of the retry or of the dead letter. A field of the hash whose
+-- entry is not pending any more means nothing; the worker removes it, or trim does. The message ID is compared, because
+-- entry IDs may repeat after a failover.
 
 local MAX_PROGRESS_BYTES = 4096
 
@@ -1529,8 +1529,8 @@ local function retry_member(k, id, group, entry, overlap)
   return named
 end
 
--- Writes the cursor of an attempt into the fields of its message. A cursor that is no text is written as base64, because
--- all fields but the payload are texts.
+-- Writes the cursor of an attempt into the fields of its message. A cursor that is no text is written as base64,
+-- because all fields but the payload are texts.
 local function set_progress(fields, cursor)
   fields['progress'] = nil
   fields['b64:progress'] = nil
@@ -2726,8 +2726,8 @@ local function main()
 --   another one counts as lost, '' = it is not compared; action: 'retry' or '', 'dead', 'release', 'snooze', 'cancel';
 --   a space and the traceparent of the attempt may follow, which is kept in the field last_trace; then a line feed and
 --   the progress of the attempt may follow, 4,096 bytes at most, which is kept in the field progress; nothing after the
---   line feed = the next attempt begins anew; delay: ms, '' = taken from delays; a snooze needs a delay; reason: string,
---   the reason if the entry becomes a dead letter; error: string)
+--   line feed = the next attempt begins anew; delay: ms, '' = taken from delays; a snooze needs a delay; reason:
+--   string, the reason if the entry becomes a dead letter; error: string)
 -- ARGV[#] actor (string, who calls; the last argument, only if KEYS[9] is given)
 -- Returns: per entry an integer: 0 = lost (it was no longer pending, or carries another message), 1 = retry scheduled,
 --   2 = dead letter, 3 = released, 4 = acknowledged, because it is for another group, 5 = snoozed, 6 = cancelled: it
@@ -3029,7 +3029,7 @@ local lacks = may and (not may('HDEL', KEYS[2], '0') and {'HDEL', KEYS[2]}
 if lacks then return redis.error_reply('NOPERM this user lacks ' .. lacks[1] .. ' on "' .. (lacks[2] or '') ..
   '", which script save_progress may need; nothing was changed') end end
 -- save_progress: stores how far the work on a pending entry has come, so that the next attempt can go on from there.
--- Uses: base cancel progress
+-- Uses: base progress cancel
 -- KEYS[1] stream (stream)
 -- KEYS[2] progress (hash)
 -- ARGV[1] group (string)

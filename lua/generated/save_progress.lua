@@ -3,8 +3,8 @@ local SEP = '\31'
 local MOST_BYTES = 1048576
 local LATER = -9
 local PARKED = 4e15
-local CANCELLED_FROM = 1000000000000
 local MAX_PROGRESS_BYTES = 4096
+local CANCELLED_FROM = 1000000000000
 local function wrong_type(want)
   for i = 1, #want, 2 do
     local got = want[i] and redis.call('TYPE', want[i]) or 'none'
@@ -34,6 +34,9 @@ local function naming_key(failure, want)
   if not string.find(text, '^%u+ ') then return redis.error_reply('ERR ' .. text) end -- an error of Lua
   return {err = text, ignore_error_stats_update = true} -- the server has counted the command's error already
 end
+local function progress_field(entry, group)
+  return entry .. SEP .. group
+end
 local function is_cancelled(counter)
   return counter >= CANCELLED_FROM
 end
@@ -42,9 +45,6 @@ local function pending_of(stream, group, entry)
   if pending.err and string.find(pending.err, 'NOGROUP', 1, true) then return {} end
   if pending.err then error(pending) end
   return pending
-end
-local function progress_field(entry, group)
-  return entry .. SEP .. group
 end
 local function main()
 do local may = redis.acl_check_cmd

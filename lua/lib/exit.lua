@@ -270,8 +270,8 @@ local function retry_member(k, id, group, entry, overlap)
   return named
 end
 
--- Writes the cursor of an attempt into the fields of its message. A cursor that is no text is written as base64, because
--- all fields but the payload are texts.
+-- Writes the cursor of an attempt into the fields of its message. A cursor that is no text is written as base64,
+-- because all fields but the payload are texts.
 local function set_progress(fields, cursor)
   fields['progress'] = nil
   fields['b64:progress'] = nil

@@ -1,11 +1,11 @@
--- Shared by the scripts that keep the progress of attempts: a text, called cursor, that a handler stores so that the next
--- attempt goes on from there. While the entry is pending, the cursor is in the hash progress:
+-- Shared by the scripts that keep the progress of attempts: a text, called cursor, that a handler stores so that the
+-- next attempt goes on from there. While the entry is pending, the cursor is in the hash progress:
 --
 --  <entry> SEP <group>   ->   <message ID> SEP <cursor>
 --
--- When the delivery ends, the cursor becomes a field of the retry or of the dead letter. A field of the hash whose entry
--- is not pending any more means nothing; the worker removes it, or trim does. The message ID is compared, because entry
--- IDs may repeat after a failover.
+-- When the delivery ends, the cursor becomes a field of the retry or of the dead letter. A field of the hash whose
+-- entry is not pending any more means nothing; the worker removes it, or trim does. The message ID is compared, because
+-- entry IDs may repeat after a failover.
 
 local MAX_PROGRESS_BYTES = 4096
 

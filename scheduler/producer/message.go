@@ -44,6 +44,9 @@ type Message struct {
 	// HandlerTimeout is the time limit of the message's handler. Zero = the setting of the queue's policy, or else the
 	// worker's own setting. At most ten years.
 	HandlerTimeout time.Duration
+	// KeepResult is how long the result of each group's handler is kept for a caller who waits: from 1 s to a week. Zero =
+	// no result is kept.
+	KeepResult time.Duration
 	// Expires is the time, by the server's clock, from which the message is dead-lettered instead of delivered; zero =
 	// never. It must be after At.
 	Expires time.Time
@@ -232,7 +235,7 @@ func (m *Message) mayReplace(due, now int64) bool {
 
 func (m *Message) retries() lua.Retries {
 	return lua.Retries{Delays: m.RetryDelays, For: m.RetryFor, MaxSnoozes: m.MaxSnoozes, MaxCrashes: m.MaxCrashes,
-		HandlerTimeout: m.HandlerTimeout}
+		HandlerTimeout: m.HandlerTimeout, KeepResult: m.KeepResult}
 }
 
 func (m *Message) check() error {

@@ -28,6 +28,7 @@ type scheduleOptions struct {
 	retryFor               time.Duration
 	maxSnoozes, maxCrashes int
 	handlerTimeout         time.Duration
+	keepResult             time.Duration
 	expiresIn              time.Duration
 	expiresAt              time.Time
 	dedup                  time.Duration
@@ -64,12 +65,13 @@ line is a JSON object with these fields, all optional:
   max_snoozes     how often a group may snooze the message
   max_crashes     how often workers may abandon the message (failures count apart)
   handler_timeout_ms how long a handler may take, in ms
+  result_ms          how long the result of each group is kept, in ms
   expires_ms      Unix ms after which the message is dead-lettered instead of delivered
   key             ordering key: its messages are delivered one at a time (string)
 
 --in, --at, --spread, --key, --header, --expires-in, --expires-at, --max-attempts,
---retry-delays, --retry-for, --max-snoozes, --max-crashes and --handler-timeout apply to
-lines that lack the field. Headers are added to those of the line.
+--retry-delays, --retry-for, --max-snoozes, --max-crashes, --handler-timeout and
+--keep-result apply to lines that lack the field. Headers are added to those of the line.
 
 You may schedule a file again: for 24 h (--dedup) an ID that was accepted is refused,
 and counted as a duplicate. A line without an ID gets an ID made from its number and its
@@ -100,6 +102,8 @@ the command stops and prints the line to continue from (--from-line).`,
 	f.IntVar(&o.maxSnoozes, "max-snoozes", 0, "how often a group may snooze the message; 0 = by policy")
 	f.IntVar(&o.maxCrashes, "max-crashes", 0,
 		"how often workers may abandon the message, counted apart from failures; 0 = by policy")
+	flags.DelayVar(f, &o.keepResult, "keep-result",
+		"keep the result of each group for so long, for duestream wait and result: 1s to 168h. Default: no result is kept")
 	flags.DelayVar(f, &o.handlerTimeout, "handler-timeout",
 		"how long a handler may take before the attempt fails. Default: by policy, or else by the worker")
 	flags.DelayVar(f, &o.expiresIn, "expires-in",
@@ -204,6 +208,7 @@ func checkExpiresAfter(expires, latestDue time.Time) error {
 func (o *scheduleOptions) setRetries(m *bridge.NewMessage) {
 	m.MaxAttempts, m.RetryDelays, m.RetryFor = o.maxAttempts, bridge.Delays(o.retryDelays), o.retryFor
 	m.MaxSnoozes, m.MaxCrashes, m.HandlerTimeout = o.maxSnoozes, o.maxCrashes, o.handlerTimeout
+	m.KeepResult = o.keepResult
 }
 
 var replaceOptions = map[string]bridge.Option{

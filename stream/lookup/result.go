@@ -1,0 +1,266 @@
+package lookup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/internal/loop"
+	"github.com/duestream/duestream/internal/view"
+	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/stream/deadletter"
+)
+
+// MessageResult is what a group's work on a message gave.
+type MessageResult struct {
+	Value   []byte    // set by the handler; empty if it set none
+	Attempt int       // the attempt that succeeded
+	Done    time.Time // when it was acknowledged, by the server's clock
+}
+
+// Errors of waits for a message.
+var (
+	// ErrNoResult: there is no result. Either the message is not done yet (Result), or nothing will come (Wait): the
+	// message was cancelled or never scheduled, it was acknowledged without a result, or its result has expired.
+	ErrNoResult = errors.New("no result")
+	// ErrDead: the group gave the message up. errors.As with *DeadError gives the reason.
+	ErrDead = errors.New("the message is a dead letter")
+	// ErrDone: the group has done the message, so that it will not become a dead letter.
+	ErrDone = errors.New("the message is done")
+	// ErrManyWaits: the process waits for as many messages as it may.
+	ErrManyWaits = errors.New("too many waits at the same time")
+)
+
+// DeadError tells why a group gave a message up.
+type DeadError struct {
+	ID     string
+	Group  string // empty: the message died before any group got it
+	Reason string // "max_attempts", "expired", …
+	Text   string // the error of the last attempt; empty if there was none
+}
+
+func (e *DeadError) Error() string {
+	text := fmt.Sprintf("%v: %s, reason %s", ErrDead, e.ID, e.Reason)
+	if e.Text != "" {
+		text += ": " + e.Text
+	}
+	return text
+}
+
+// Is reports whether target is ErrDead.
+func (e *DeadError) Is(target error) bool { return target == ErrDead }
+
+// Awaited is the state for which a caller waits.
+type Awaited string
+
+// States for which Wait waits.
+const (
+	AwaitReady Awaited = "ready" // the message has become ready; for a group: for the group, also as a retry
+	AwaitDone  Awaited = "done"  // the group's handler has returned nil
+	AwaitDead  Awaited = "dead"  // the group gave the message up
+)
+
+// Bounds of waits.
+const (
+	MaxWaits = 1000 // at the same time, for each Waiter
+
+	firstPoll  = 10 * time.Millisecond // between the first polls of a wait; later ones come after an eighth of its age
+	longPoll   = 2 * time.Second       // at most
+	firstLook  = time.Second           // until a wait looks where its message is
+	longLook   = 30 * time.Second      // longest time between two looks
+	readyLook  = 5 * time.Second       // the same for the states that only a look shows
+	restOfLook = 4                     // after a look, no other look begins for this many times its duration
+)
+
+// Waiter waits for messages. It is safe for concurrent use.
+type Waiter struct {
+	client rueidis.Client
+	prefix string
+	slots  chan struct{} // a wait holds one
+	looks  chan struct{} // a look, and the rest after it, holds it
+}
+
+// NewWaiter returns a Waiter. Redis is not touched.
+func NewWaiter(c rueidis.Client, prefix string) *Waiter {
+	return &Waiter{client: c, prefix: prefix, slots: make(chan struct{}, MaxWaits), looks: make(chan struct{}, 1)}
+}
+
+// Result returns the result of a message for a group; ErrNoResult: there is none, or none yet. One round trip for the
+// registry and one for all partitions.
+func (w *Waiter) Result(ctx context.Context, queue, id, group string) (MessageResult, error) {
+	if err := w.check(queue, id, group); err != nil {
+		return MessageResult{}, err
+	}
+	counts, err := view.ReadCounts(ctx, w.client, w.prefix, queue)
+	if err != nil {
+		return MessageResult{}, fmt.Errorf("result of %s in %s: %w", id, queue, err)
+	}
+	r, ok, err := lua.ReadResult(ctx, w.client, w.parts(counts.Names(queue)), group, id)
+	if err == nil && !ok {
+		err = ErrNoResult
+	}
+	if err != nil {
+		return MessageResult{}, fmt.Errorf("result of %s in %s for %s: %w", id, queue, group, err)
+	}
+	return MessageResult{r.Value, r.Attempt, r.Done}, nil
+}
+
+func (w *Waiter) check(queue, id, group string) error {
+	return errors.Join(lua.CheckQueue(queue), lua.CheckID(id), lua.CheckGroup(group))
+}
+
+func (w *Waiter) parts(names []string) []lua.Keys {
+	parts := make([]lua.Keys, len(names))
+	for i, name := range names {
+		parts[i] = lua.NewKeys(w.prefix, name)
+	}
+	return parts
+}
+
+// Wait waits until a message is in a state for a group, and returns its result if the state is AwaitDone. It polls the
+// key of the result: after 10 ms at first, and after an eighth of its age later, at most 2 s. If there is no result
+// after a second, it looks where the message is, and again after growing times, at most 30 s. For the other states it
+// looks at once, and then at least every 5 s. A look searches the streams of the queue. All looks of a Waiter together
+// take at most a fifth of the time.
+//
+// after leaves out results that are older: those of an earlier message with the same ID. Zero takes any.
+//
+// Errors: ctx.Err(); *DeadError (ErrDead), if the message died and the caller waits for another state; ErrDone, if it
+// is done and the caller waits for AwaitDead; ErrNoResult, if the message is nowhere; ErrManyWaits.
+func (w *Waiter) Wait(ctx context.Context, queue, id, group string,
+	state Awaited, after time.Time) (MessageResult, error) {
+	r, err := w.wait(ctx, queue, id, group, state, after)
+	if err != nil && !errors.Is(err, lua.ErrInvalid) {
+		err = fmt.Errorf("wait until %s in %s is %s for %s: %w", id, queue, state, group, err)
+	}
+	return r, err
+}
+
+func (w *Waiter) wait(ctx context.Context, queue, id, group string,
+	state Awaited, after time.Time) (MessageResult, error) {
+	if err := w.check(queue, id, group); err != nil {
+		return MessageResult{}, err
+	}
+	if state != AwaitReady && state != AwaitDone && state != AwaitDead {
+		return MessageResult{}, lua.Invalid("state", string(state), "must be ready, done or dead")
+	}
+	select {
+	case w.slots <- struct{}{}:
+		defer func() { <-w.slots }()
+	default:
+		return MessageResult{}, fmt.Errorf("%w: at most %d", ErrManyWaits, MaxWaits)
+	}
+	began, lookAgain := time.Now(), firstLook
+	longest := longLook
+	if state != AwaitDone { // only a look tells
+		lookAgain, longest = 0, readyLook
+	}
+	nextLook := began.Add(lookAgain)
+	for {
+		r, err := w.Result(ctx, queue, id, group)
+		isNew := err == nil && !r.Done.Before(after)
+		switch {
+		case isNew && state == AwaitDead:
+			return r, ErrDone
+		case isNew:
+			return r, nil
+		case err != nil && !errors.Is(err, ErrNoResult) && !lua.Temporary(err):
+			return MessageResult{}, err
+		}
+		if !time.Now().Before(nextLook) {
+			ended, err := w.look(ctx, queue, id, group, state, after)
+			if ended || err != nil && !lua.Temporary(err) {
+				if err == nil && state == AwaitDone {
+					continue // the result came meanwhile
+				}
+				return MessageResult{}, err
+			}
+			lookAgain = min(max(firstLook, 2*lookAgain), longest)
+			nextLook = time.Now().Add(jittered(lookAgain))
+		}
+		pause := jittered(min(max(firstPoll, time.Since(began)/8), longPoll))
+		if !loop.Sleep(ctx, min(pause, max(firstPoll, time.Until(nextLook)))) {
+			return MessageResult{}, ctx.Err()
+		}
+	}
+}
+
+// jittered returns a duration from three quarters to five quarters of d, so that many waits do not poll in step.
+func jittered(d time.Duration) time.Duration {
+	return d*3/4 + rand.N(d/2+1)
+}
+
+// look finds out where a message is. ended: nothing more is to be waited for, and the error tells why; without an
+// error, the state is reached.
+func (w *Waiter) look(ctx context.Context, queue, id, group string,
+	state Awaited, after time.Time) (ended bool, err error) {
+	select {
+	case w.looks <- struct{}{}:
+	case <-ctx.Done():
+		return false, ctx.Err()
+	}
+	began := time.Now()
+	defer func() { // other looks rest for a while, because a look reads whole streams
+		time.AfterFunc(restOfLook*time.Since(began), func() { <-w.looks })
+	}()
+	for try := range 2 {
+		places, err := Locate(ctx, w.client, w.prefix, queue, id)
+		if err != nil && !errors.Is(err, deadletter.ErrNotFound) {
+			return false, err
+		}
+		if ended, known, err := w.judge(places, id, group, state, after); known {
+			return ended, err
+		}
+		r, err := w.Result(ctx, queue, id, group)
+		if err == nil && !r.Done.Before(after) {
+			return state != AwaitDead, nil // the next poll returns it
+		}
+		if err != nil && !errors.Is(err, ErrNoResult) {
+			return false, err
+		}
+		if try == 0 && !loop.Sleep(ctx, 100*time.Millisecond) { // it may have moved while Locate looked
+			return false, ctx.Err()
+		}
+	}
+	return true, fmt.Errorf("%w: the message is nowhere: it was cancelled or never scheduled, or done without a result, "+
+		"or its result has expired", ErrNoResult)
+}
+
+// judge decides by the places of a message. known is false if no place concerns the group.
+func (w *Waiter) judge(places []Place, id, group string,
+	state Awaited, after time.Time) (ended, known bool, err error) {
+	var dead *DeadError
+	for _, p := range places {
+		switch p.State {
+		case StateScheduled:
+			return false, true, nil // it is not ready yet, whatever became of an earlier message with this ID
+		case StateDead:
+			if (p.Group == group || p.Group == "") && !p.Dead.Before(after) {
+				dead = &DeadError{ID: id, Group: p.Group, Reason: p.Reason, Text: p.Error}
+			}
+			continue
+		case StateRetrying, StatePending:
+			if p.Group != group {
+				continue
+			}
+		case StateReady:
+			if !slices.Contains(p.Groups, group) {
+				continue
+			}
+		}
+		// It is ready or pending, or waits for a retry.
+		return state == AwaitReady, true, nil
+	}
+	switch {
+	case dead != nil && state == AwaitDead:
+		return true, true, nil
+	case dead != nil:
+		return true, true, dead
+	}
+	return false, false, nil
+}
