@@ -80,7 +80,7 @@ func ParseQuery(q map[string]string) (Line, error) {
 		"max_attempts": &l.MaxAttempts, "retry_for_ms": &l.RetryFor, "max_snoozes": &l.MaxSnoozes,
 		"max_crashes": &l.MaxCrashes, "handler_timeout_ms": &l.HandlerTimeout, "result_ms": &l.KeepResult,
 		"expires_ms": &l.Expires,
-		"dedup_ms": &l.Dedup} {
+		"dedup_ms":   &l.Dedup} {
 		if text, given := q[field]; given {
 			n := number(field, text, "must be a whole number")
 			*into = &n
