@@ -74,7 +74,8 @@ func (c *Client) Result(ctx context.Context, queue, id, group string) (MessageRe
 //
 // WaitFor polls: every 10 ms at first, later every eighth of the time that it has waited, at most every 2 s. While
 // there is no result, it searches the streams of the queue for the message now and then; see
-// docs/operations/users.md for the rights. At most 1,000 waits of a Client run at the same time; one more gets ErrManyWaits.
+// docs/operations/users.md for the rights. At most 1,000 waits of a Client run at the same time; one more gets
+// ErrManyWaits.
 func (c *Client) WaitFor(ctx context.Context, queue, id, group string, state Awaited) (MessageResult, error) {
 	return c.waiter.Wait(ctx, queue, id, group, state, time.Time{})
 }
