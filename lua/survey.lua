@@ -12,7 +12,8 @@
 --   holds entries, and 2 = messages with an ordering key are in flight or wait), untidy (integer, 0 = nothing to tidy
 --   up, 1 = dedup windows, notes of reclaims, leases, or cursors are left, 2 = there are more payloads, or more
 --   metas, than members), standing (string, a text that changes when anybody reads or adds entries; '' = a group holds
---   entries, or there are no entries, or there were too many groups to look at), bodies (integer, fields of payload and meta),
+--   entries, or there are no entries, or there were too many groups to look at), bodies (integer, fields of payload
+--   and meta),
 --   recurs (integer, recurrences and their plans; 1 more if a key could not be read, so that the planner looks and
 --   reports the error)
 -- Complexity: O(queues × groups)
