@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"strconv"
 	"strings"
 	"sync"
@@ -66,7 +67,7 @@ func (r *Relay) tryPass(ctx context.Context) (found bool, err error) {
 
 // take locks and reads the next rows, without the queues that wait.
 func (r *Relay) take(ctx context.Context, tx *sql.Tx) ([]*row, error) {
-	if _, err := tx.ExecContext(ctx, r.cfg.Outbox.sql.begin); err != nil {
+	if err := r.prepare(ctx, tx); err != nil {
 		return nil, err
 	}
 	leftOut, err := json.Marshal(r.leftOut())
@@ -79,6 +80,17 @@ func (r *Relay) take(ctx context.Context, tx *sql.Tx) ([]*row, error) {
 	}
 	rows = chosen(rows, r.batchBytes)
 	return rows, r.readMessages(ctx, tx, rows)
+}
+
+// prepare sets the limits of the transaction. A relay is idle in it while it hands rows over, for Timeout at most.
+func (r *Relay) prepare(ctx context.Context, tx *sql.Tx) error {
+	var limits []any
+	if r.cfg.Outbox.sql.dialect == PostgreSQL {
+		idleMs := min((2 * r.cfg.Timeout).Milliseconds(), math.MaxInt32) // PostgreSQL takes no longer time
+		limits = append(limits, strconv.FormatInt(idleMs, 10))
+	}
+	_, err := tx.ExecContext(ctx, r.cfg.Outbox.sql.begin, limits...)
+	return err
 }
 
 // chosen returns as many rows as fit into a batch of this size, at least one. Each queue has an equal share, and at

@@ -57,7 +57,7 @@ type queries struct {
 	dialect Dialect
 	schema  string
 	insert  string // operation, queue, id, key, message, due, delay
-	begin   string // prepares the transaction of a relay
+	begin   string // prepares the transaction of a relay: in PostgreSQL, how long it may be idle
 	take    string // queues that are left out (JSON), limit → seq, operation, queue, id, age, tries, size
 	read    string // numbers, with commas → seq, message
 	remove  string // numbers, with commas
@@ -126,9 +126,13 @@ func queriesFor(dialect Dialect, table string) queries {
 VALUES ($1, $2, $3, $4, $5, NOW + 1,
   CASE WHEN CAST($6 AS bigint) > 0 THEN CAST($6 AS bigint) ELSE NOW + 1 END + CAST($7 AS bigint))`),
 		// PostgreSQL guesses that few rows pass the conditions of take, and would sort all rows of a queue to find the
-		// first ones. So the relay forbids sorting in its transaction, and the rows come in the order of the index.
+		// first ones. So the relay forbids sorting in its transaction, and the rows come in the order of the index. By
+		// the same wrong guess it would compile the query in each pass, which takes longer than the query; PostgreSQL 10
+		// has no such setting. The limit of idle time frees the rows of a relay that is frozen or cut off: its session
+		// would hold them until the keepalive of TCP ends it, after hours.
 		begin: `SELECT set_config('enable_sort', 'off', true), set_config('enable_seqscan', 'off', true),
-  set_config('enable_bitmapscan', 'off', true)`,
+  set_config('enable_bitmapscan', 'off', true), set_config('idle_in_transaction_session_timeout', $1, true),
+  CASE WHEN current_setting('jit', true) IS NOT NULL THEN set_config('jit', 'off', true) END`,
 		take:   write(takePostgreSQL),
 		read:   write(`SELECT seq, message FROM TABLE_NAME WHERE seq NUMBERS`),
 		remove: write(`DELETE FROM TABLE_NAME WHERE seq NUMBERS`),

@@ -6,16 +6,20 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/once"
 	"github.com/duestream/duestream/bridge/outbox"
 	"github.com/duestream/duestream/integration/redistest"
 )
@@ -355,4 +359,142 @@ func tableOf(box *outbox.Outbox) string {
 	_, name, _ := strings.Cut(box.Schema(), `"`)
 	name, _, _ = strings.Cut(name, `"`)
 	return name
+}
+
+// A program that starts calls Migrate. On a table that exists it waits for no open transaction, and needs no right to
+// create. Regression: it waited for a lock, and everybody who wrote into the table waited behind it.
+func TestMigrateLeavesAnExistingTableAlone(t *testing.T) {
+	t.Parallel()
+	server := sharedPostgres(t)
+	db := server.open(t)
+	for _, statement := range []string{
+		`CREATE SCHEMA store`, `CREATE ROLE application LOGIN`, `GRANT USAGE ON SCHEMA store TO application`,
+	} {
+		if _, err := db.ExecContext(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	box := redistest.Must(outbox.New(outbox.Config{Table: "store.outbox"}))
+	records := redistest.Must(once.New(once.Config{Table: "store.once"}))
+	if err := errors.Join(box.Migrate(t.Context(), db), records.Migrate(t.Context(), db)); err != nil {
+		t.Fatal(err)
+	}
+	tx := redistest.Must(db.BeginTx(t.Context(), nil))
+	defer tx.Rollback()
+	redistest.Must(box.Schedule(t.Context(), tx, "q", nil))
+	redistest.Must(records.Do(t.Context(), tx, &bridge.Message{ID: "a", Queue: "q", Group: "g"},
+		func() error { return nil }))
+	small := redistest.Must(sql.Open("pgx", strings.Replace(server.url(), "shop@", "application@", 1)))
+	t.Cleanup(func() { small.Close() })
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := errors.Join(box.Migrate(ctx, small), records.Migrate(ctx, small)); err != nil {
+		t.Error(err)
+	}
+	// A table of the same name in a later schema of the search path is another one.
+	other := redistest.Must(sql.Open("pgx", server.url()+"&search_path=store,public"))
+	t.Cleanup(func() { other.Close() })
+	plain, later := redistest.Must(outbox.New(outbox.Config{Table: "later"})), ""
+	if err := errors.Join(plain.Migrate(t.Context(), db), plain.Migrate(t.Context(), other)); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.QueryRowContext(t.Context(), `SELECT string_agg(schemaname || '.' || indexname, ' ' ORDER BY schemaname)
+		FROM pg_indexes WHERE indexname = 'later_failed'`).Scan(&later); err != nil {
+		t.Fatal(err)
+	}
+	redistest.Want(t, "indexes", later, "public.later_failed store.later_failed")
+}
+
+// A relay that is cut off from the database keeps its rows only until PostgreSQL ends its session. Regression: the rows
+// stayed locked for as long as TCP kept the connection, and the rows of their IDs and keys waited behind them.
+func TestARelayThatIsCutOffKeepsNoRows(t *testing.T) {
+	t.Parallel()
+	server := sharedPostgres(t)
+	db := server.open(t)
+	box := newBox(t, db)
+	for _, statement := range []string{
+		`CREATE TABLE settings_seen (jit text, idle text)`,
+		`CREATE FUNCTION note_settings() RETURNS trigger LANGUAGE plpgsql AS $f$ BEGIN
+			INSERT INTO settings_seen VALUES (current_setting('jit', true),
+				current_setting('idle_in_transaction_session_timeout'));
+			RETURN OLD; END $f$`,
+		fmt.Sprintf(`CREATE TRIGGER note BEFORE DELETE ON %s FOR EACH ROW EXECUTE PROCEDURE note_settings()`, tableOf(box)),
+	} {
+		if _, err := db.ExecContext(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	redistest.Must(box.Schedule(t.Context(), db, "q", nil))
+	cut := &cutOff{}
+	config := redistest.Must(pgx.ParseConfig(server.url()))
+	config.DialFunc = cut.dial
+	broken := stdlib.OpenDB(*config)
+	t.Cleanup(func() { broken.Close() })
+	t.Cleanup(cut.close)
+	runRelays(t, 1, outbox.RelayConfig{Outbox: box, DB: broken, Client: cut, Timeout: time.Second})
+	redistest.Eventually(t, time.Minute, func() (bool, string) { return cut.isCut.Load(), "no hand-over" })
+	runRelays(t, 1, outbox.RelayConfig{Outbox: box, DB: db, Client: fullQueue("")})
+	empty(t, box, db)
+	var jit, idle string
+	if err := db.QueryRowContext(t.Context(), `SELECT coalesce(jit, 'off'), idle FROM settings_seen`).
+		Scan(&jit, &idle); err != nil {
+		t.Fatal(err)
+	}
+	redistest.Want(t, "jit", jit, "off") // it took longer than the query, in each pass
+	redistest.Want(t, "idle", idle, "10s")
+}
+
+// cutOff is a connection to a database that is cut during the first hand-over: nothing arrives, not even its end.
+type cutOff struct {
+	isCut atomic.Bool
+	mu    sync.Mutex
+	all   []net.Conn
+}
+
+func (c *cutOff) SendBatch(_ context.Context, _ string, ms []bridge.NewMessage) ([]bridge.Result, error) {
+	c.isCut.Store(true)
+	return make([]bridge.Result, len(ms)), nil
+}
+
+func (c *cutOff) Cancel(context.Context, string, string, ...bridge.Scope) error { return nil }
+
+func (c *cutOff) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	if c.isCut.Load() {
+		return nil, errors.New("cut off")
+	}
+	conn, err := (&net.Dialer{}).DialContext(ctx, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.all = append(c.all, conn)
+	return cutConn{conn, c}, nil
+}
+
+func (c *cutOff) close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, conn := range c.all {
+		conn.Close()
+	}
+}
+
+type cutConn struct {
+	net.Conn
+	of *cutOff
+}
+
+func (c cutConn) Write(data []byte) (int, error) {
+	if c.of.isCut.Load() {
+		return len(data), nil
+	}
+	return c.Conn.Write(data)
+}
+
+func (c cutConn) Close() error {
+	if c.of.isCut.Load() {
+		return nil
+	}
+	return c.Conn.Close()
 }

@@ -48,20 +48,41 @@ func Parameters(isSQLite bool, statement string) string {
 
 var comment = regexp.MustCompile(` *--[^\n]*`)
 
+// creation is a statement of a schema: the name of a table or an index, and the schema in which it is, if the table has
+// one.
+var creation = regexp.MustCompile(
+	`^\s*CREATE (?:TABLE|INDEX) IF NOT EXISTS ("[^"]+"\.)?("[^"]+")(?:\s+ON ("[^"]+"\.)?")?`)
+
 // Statements returns the statements with which a schema is created, each for one call. Two sessions of PostgreSQL that
 // create the same table at once would fail in spite of IF NOT EXISTS, so there a lock precedes. A DO block is one
 // statement, so it also runs where drivers prepare statements.
+//
+// PostgreSQL asks for the right to create, and locks the table, before it looks whether an index exists. The lock waits
+// for all transactions that have written into the table, and everybody who writes later waits for the lock. So the
+// block looks first.
 func Statements(isSQLite bool, schema string) (all []string) {
 	schema = comment.ReplaceAllString(schema, "")
-	if !isSQLite {
-		return []string{"DO $do$ BEGIN PERFORM pg_advisory_xact_lock(hashtext('duestream'));\n" + schema + "END $do$"}
-	}
+	block := "DO $do$ BEGIN PERFORM pg_advisory_xact_lock(hashtext('duestream'));\n"
 	for statement := range strings.SplitSeq(schema, ";") {
-		if strings.TrimSpace(statement) != "" {
-			all = append(all, statement)
+		if strings.TrimSpace(statement) == "" {
+			continue
 		}
+		all = append(all, statement)
+		parts := creation.FindStringSubmatch(statement)
+		if parts == nil {
+			block += statement + ";\n"
+			continue
+		}
+		name := `'` + parts[1] + parts[3] + parts[2] + `'`
+		if parts[1]+parts[3] == "" {
+			name = `quote_ident(current_schema()) || '.' || ` + name
+		}
+		block += "IF to_regclass(" + name + ") IS NULL THEN " + statement + ";\nEND IF;\n"
 	}
-	return all
+	if isSQLite {
+		return all
+	}
+	return []string{block + "END $do$"}
 }
 
 // Pgx gives a transaction, connection or pool of pgx the method of database/sql.
