@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"time"
@@ -109,14 +110,21 @@ func startChild(ctx context.Context, program string) (*child, error) {
 	cmd := exec.Command(program, "--port", "0", "--unixsocket", filepath.Join(dir, "socket"), "--dir", dir,
 		"--save", "", "--appendonly", "no", "--maxmemory-policy", "noeviction", "--daemonize", "no", "--logfile", log)
 	cmd.SysProcAttr = childAttr()
-	if err := cmd.Start(); err != nil {
+	started := make(chan error, 1)
+	go func() {
+		defer close(c.gone)
+		runtime.LockOSThread() // the child ends with the thread that starts it, so this thread must live as long
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			_ = cmd.Wait() // its end is all that counts
+		}
+	}()
+	if err := <-started; err != nil {
 		return nil, errors.Join(fmt.Errorf("start %s: %w", program, err), os.RemoveAll(dir))
 	}
 	c.process = cmd.Process
-	go func() {
-		_ = cmd.Wait() // its end is all that counts
-		close(c.gone)
-	}()
 	if err := c.awaitReady(ctx); err != nil {
 		text, _ := os.ReadFile(log) // without a log, the error alone must do
 		c.stop()
