@@ -26,7 +26,7 @@ func TestTheServerOutlivesTheThreadThatStartedIt(t *testing.T) {
 	thread := make(chan int)
 	var onThread func()
 	onThread = func() {
-		runtime.LockOSThread() // a thread that is still locked ends with its goroutine
+		runtime.LockOSThread()               // a thread that is still locked ends with its goroutine
 		if syscall.Gettid() == os.Getpid() { // the first thread does not end
 			defer runtime.UnlockOSThread()
 			go onThread()
