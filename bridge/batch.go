@@ -20,8 +20,9 @@ const (
 )
 
 // BatchConfig tells when a worker hands a batch of messages to its handler: when the batch has Size messages, or when
-// its first message has waited for Age, whichever is earlier. A batch starts earlier if the worker stops, or if all of
-// its slots hold messages that wait for batches.
+// its first message has waited for Age, whichever is earlier. A batch starts earlier if the worker stops, or if no slot
+// is left for a further message: all slots hold messages that wait for batches, or reads of partitions without
+// messages. Such reads hold at most half of the slots.
 type BatchConfig struct {
 	// Size is the greatest number of messages of a batch: 1 to MaxBatchSize. Each message has a slot of the worker, so
 	// Size must not exceed WorkerConfig.Concurrency. With a Concurrency of at least twice Size, the worker collects the
@@ -98,6 +99,7 @@ type workerBatches struct {
 	mu       sync.Mutex
 	open     map[*batchKind]*batch
 	waiting  int // members of open batches
+	idle     int // slots of reads that wait for messages in partitions without work
 	stopping bool
 }
 
@@ -158,7 +160,7 @@ func (w *workerBatches) add(k *batchKind, m *batchMember) *batch {
 	switch {
 	case len(b.members) == k.Size, w.stopping:
 		w.start(b)
-	case w.slots > 0 && w.waiting >= w.slots: // no further message can come
+	case w.hasNoSlot():
 		w.startAll()
 	}
 	return b
@@ -168,6 +170,22 @@ func (w *workerBatches) add(k *batchKind, m *batchMember) *batch {
 func (w *workerBatches) wait(b *batch, n int) {
 	w.waiting += n
 	b.clock.Wait(n)
+}
+
+// hasNoSlot reports whether no message can join the open batches before one of them starts. The caller holds mu. Reads
+// of idle partitions count, because they may hold their slots for seconds while another partition has messages.
+func (w *workerBatches) hasNoSlot() bool {
+	return w.slots > 0 && w.waiting > 0 && w.waiting+w.idle >= w.slots
+}
+
+// idleSlots notes that reads of idle partitions hold n more slots.
+func (w *workerBatches) idleSlots(n int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.idle += n
+	if w.hasNoSlot() {
+		w.startAll()
+	}
 }
 
 func (w *workerBatches) startAged(b *batch) {

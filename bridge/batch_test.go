@@ -41,11 +41,12 @@ func (n *batchNotes) String() string {
 	return fmt.Sprint(n.all)
 }
 
-// sizes waits until the batches have n messages, and returns their sizes in ascending order.
+// sizes waits until the batches have n messages, and returns their sizes in ascending order. It waits for less than the
+// minute that is the Age of most batches here, so a batch that starts by its age is too late.
 func (n *batchNotes) sizes(t *testing.T, want int) string {
 	t.Helper()
 	var sizes []int
-	redistest.Eventually(t, time.Minute, func() (bool, string) {
+	redistest.Eventually(t, 30*time.Second, func() (bool, string) {
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		sizes = nil
@@ -121,6 +122,30 @@ func TestBatchesStartWhenTheyHoldAllSlots(t *testing.T) {
 	s.schedule(closeOrder, "a")
 	s.schedule(remind, "b")
 	redistest.Want(t, "sizes", got.sizes(t, 2), "[1 1]")
+}
+
+// A batch must not wait for slots that the reads of idle partitions hold. It would wait for its Age, or until those
+// reads end.
+func TestABatchDoesNotWaitForSlotsOfIdlePartitions(t *testing.T) {
+	t.Parallel()
+	s, got, mux := newShop(t), &batchNotes{}, &bridge.Mux{}
+	const size = 8
+	closeOrder.HandleBatch(mux, bridge.BatchConfig{Size: size, Age: time.Minute},
+		func(_ context.Context, all []*bridge.Delivery[order]) []error { return got.add(all) })
+	idle := remind
+	idle.Queue = "idle"
+	idle.Handle(mux, note[order](s, "idle"))
+	s.concurrency = size
+	s.work("shop", mux)
+	s.schedule(idle, "1")
+	s.eventually("shop idle 1") // the worker reads the idle queue
+	s.schedule(closeOrder, "a", "b", "c", "d", "e", "f", "g", "h")
+	got.sizes(t, 1)
+	got.mu.Lock()
+	defer got.mu.Unlock()
+	if first := len(got.all[0]); first == size {
+		t.Error("the first batch waited for all slots")
+	}
 }
 
 // Each message must be settled by its own result.

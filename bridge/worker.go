@@ -160,7 +160,7 @@ type Worker = stream.Worker
 // before Run.
 func NewWorker(cfg WorkerConfig) (*Worker, error) {
 	client, blocking := cfg.Redis.observed(cfg.Observer)
-	stopping, muxFault := cfg.useMux()
+	batches, muxFault := cfg.useMux()
 	worker, err := stream.NewWorker(stream.WorkerConfig{
 		Client: client, Blocking: blocking,
 		Prefix: cfg.Prefix, Queue: cfg.Queue, Queues: cfg.Queues, Strict: cfg.Strict, Group: cfg.Group,
@@ -169,7 +169,7 @@ func NewWorker(cfg WorkerConfig) (*Worker, error) {
 		Concurrency:     cfg.Concurrency,
 		ShutdownTimeout: cfg.ShutdownTimeout, CancelGrace: cfg.CancelGrace, Logger: cfg.Logger,
 		HandlerTimeout: cfg.HandlerTimeout, AbandonAfter: cfg.AbandonAfter, MaxAbandoned: cfg.MaxAbandoned,
-		Stopping: stopping, GroupRate: cfg.GroupRate, GroupBurst: cfg.GroupBurst,
+		Stopping: batches.stop, IdleSlots: batches.idleSlots, GroupRate: cfg.GroupRate, GroupBurst: cfg.GroupBurst,
 	})
 	if muxFault != nil {
 		return nil, lua.Faults("worker", muxFault, errors.Unwrap(err)) // stream's error begins with "worker" already
@@ -177,12 +177,12 @@ func NewWorker(cfg WorkerConfig) (*Worker, error) {
 	return worker, err
 }
 
-// useMux sets the handler and the queues of the mux. It returns the function to call when the worker begins to stop.
+// useMux sets the handler and the queues of the mux. It returns the batches of the worker; without a mux it has none.
 // After a fault it sets a handler that is never called, so that stream.NewWorker tells the other faults of the
 // configuration.
-func (c *WorkerConfig) useMux() (stopping func(), fault error) {
+func (c *WorkerConfig) useMux() (batches *workerBatches, fault error) {
 	if c.Mux == nil {
-		return nil, nil
+		return &workerBatches{}, nil
 	}
 	slots := max(0, cmp.Or(c.Concurrency, stream.DefaultConcurrency))
 	handler, batches, err := c.Mux.handlerFor(slots)
@@ -192,9 +192,9 @@ func (c *WorkerConfig) useMux() (stopping func(), fault error) {
 	}
 	if c.Handler = handler; handler == nil {
 		c.Handler = func(context.Context, *Message) error { return nil }
-		return nil, err
+		return &workerBatches{}, err
 	}
-	return batches.stop, err
+	return batches, err
 }
 
 // useQueues sets the queues of the mux if the configuration names none. Otherwise both must name the same queues,

@@ -192,6 +192,10 @@ func (p *partitionWorker) read(ctx context.Context, r reservation) ([]rueidis.XR
 	defer cancel()
 	p.reads.begin()
 	defer p.reads.end()
+	if r.hasToken && p.cfg.IdleSlots != nil {
+		p.cfg.IdleSlots(r.slots)
+		defer p.cfg.IdleSlots(-r.slots)
+	}
 	reply, err := p.cfg.Blocking.Do(ctx, p.readCommand(r)).AsXReadSlices()
 	if err != nil && !rueidis.IsRedisNil(err) {
 		return nil, fmt.Errorf("read %s/%s: %w", p.cfg.Queue, p.cfg.Group, lua.Classify("XREADGROUP", err))

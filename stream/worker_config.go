@@ -93,6 +93,12 @@ type WorkerConfig struct {
 	// further messages need not wait any longer then.
 	Stopping func()
 
+	// IdleSlots, when set, is called with the number of slots that a partition without work takes while it waits for
+	// messages at the server, and afterwards with this number below zero. It is called only if the worker has several
+	// partitions, also by several goroutines at once. It must not block. Handlers that wait for further messages need
+	// not wait any longer if these slots are the only ones without such a handler.
+	IdleSlots func(n int)
+
 	// Observer gets the outcomes and durations of deliveries. Default: nil, no observer.
 	Observer observe.Observer
 
