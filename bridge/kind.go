@@ -36,7 +36,8 @@ type Kind[T any] struct {
 	// a time. nil: messages are not unique.
 	//
 	// The values become the ID and the ordering key (see UniqueID), so the options WithID and Key are refused. They must
-	// not change their JSON: give a time as Unix seconds, for example.
+	// not change their JSON: give a time as Unix seconds, for example. With the option Dedup, further messages about the
+	// same are refused until the window ends, also during and after the run.
 	UniqueBy func(T) []any
 }
 

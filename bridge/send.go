@@ -18,7 +18,8 @@ type Sender func(ctx context.Context, queue string, messages []NewMessage) ([]Re
 //
 // The slice and the headers are copies, so a middleware may change them. It must not change the bytes of a payload. To
 // refuse the whole call, a middleware returns an error without calling the next Sender. To refuse some messages, it
-// passes the others on, and puts its own error into the results of the refused ones.
+// passes the others on, and puts its own error into the results of the refused ones. The client repeats calls after
+// temporary errors. A middleware that calls the next Sender again may store messages without an ID twice.
 type SendMiddleware func(next Sender) Sender
 
 // chain wraps a Sender in middleware, the first one outermost. The error has one fault for each middleware that is nil

@@ -51,7 +51,8 @@ func uniqueText(value any) (string, error) {
 		return "", lua.Invalid("unique by", fmt.Sprintf("%T", value), "cannot be encoded: %v", err)
 	}
 	// The encoder writes \ufffd for bytes that are not UTF-8, so two such values would have one ID.
-	if bytes.Contains(text.Bytes(), []byte(`\ufffd`)) {
+	// A backslash of the value is written twice.
+	if bytes.Contains(bytes.ReplaceAll(text.Bytes(), []byte(`\\`), nil), []byte(`\ufffd`)) {
 		return "", lua.Invalid("unique by", fmt.Sprint(value), "must be UTF-8")
 	}
 	return strings.TrimSuffix(text.String(), "\n"), nil

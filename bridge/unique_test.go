@@ -252,6 +252,7 @@ func TestUniqueIDs(t *testing.T) {
 		by("", "a<b>&"):                        `:"a<b>&"`,
 		by("k", struct{ A, B int }{1, 2}, nil): `k:{"A":1,"B":2},null`,
 		by("k", "line\nline"):                  `k:"line\nline"`,
+		by("k", `C:\ufffd`):                    `k:"C:\\ufffd"`,
 		by("k", "\x7f"):                        hashed("\"\x7f\""),
 		by("k", long):                          `k:"` + long + `"`,
 		by("k", long+"a"):                      hashed(`"` + long + `a"`),
@@ -259,7 +260,7 @@ func TestUniqueIDs(t *testing.T) {
 		redistest.Want(t, "ID", id, want)
 		seen[id] = true
 	}
-	redistest.Want(t, "different IDs", len(seen), 10)
+	redistest.Want(t, "different IDs", len(seen), 11)
 }
 
 // A combination that cannot be unique must be refused.
@@ -271,6 +272,7 @@ func TestWhatCannotBeUniqueIsRefused(t *testing.T) {
 	for want, k := range map[string]bridge.Kind[order]{
 		`unique by "chan int": cannot be encoded: `: by(make(chan int)),
 		`unique by "a\xff": must be UTF-8`:          by("a\xff"),
+		`unique by "\\\xff": must be UTF-8`:         by("\\\xff"),
 	} {
 		_, err := k.Message(order{})
 		if !errors.Is(err, bridge.ErrInvalid) || !strings.Contains(err.Error(), want) {
