@@ -28,7 +28,7 @@ quick: ## run the tests of the protocol and the engine, on one server
 	DUESTREAM_TEST_ONLY=shared $(GO) test -short -p 4 -timeout 10m $(QUICKLY_BUILT) $(GOTESTFLAGS) $(QUICK)
 
 # Packages that `make test` leaves out. `make proof` tests the campaign, crash points, clients in other languages,
-# broken programs for the conformance kit, and measurements; `make browser` tests the dashboard in a browser.
+# broken programs for the conformance kit, measurements, and the dashboard in a browser.
 LONG := /(integration/(campaign|crashpoint|languages)|bridge/dashboard/browser|cmd/duestream/(conformance|bench))$$
 PACKAGES ?= $(shell $(GO) list ./... | grep -Ev '$(LONG)')
 
