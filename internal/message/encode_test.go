@@ -19,8 +19,8 @@ func TestALineHoldsTheWholeMessage(t *testing.T) {
 		ID: "a", Headers: map[string]string{"x": "<1>", "y": ""}, Spread: time.Second, MaxAttempts: 1,
 		RetryFor:    2 * time.Second,
 		RetryDelays: lua.NewDelays(time.Second, time.Minute), MaxSnoozes: 2, MaxCrashes: 3,
-		HandlerTimeout: 4 * time.Second,
-		Key:            "k", Payload: []byte("a\x00\u2028\"€"),
+		HandlerTimeout: 4 * time.Second, KeepResult: 5 * time.Second,
+		Key: "k", Payload: []byte("a\x00\u2028\"€"),
 	}
 	at, expires := time.UnixMilli(1795216995000), time.UnixMilli(1795216996000)
 	messages := []producer.Message{
