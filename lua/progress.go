@@ -51,5 +51,8 @@ func (e *Entry) TakeProgress() []byte {
 	return cursor
 }
 
+// IsProgress reports whether a field of an entry or a letter is the progress of its attempt, in either form.
+func IsProgress(field string) bool { return field == FieldProgress || field == progressAsBase64 }
+
 // progressField returns the field of Keys.Progress for an entry and a group.
 func progressField(entry, group string) string { return entry + Separator + group }

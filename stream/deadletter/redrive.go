@@ -431,9 +431,11 @@ func (r *redriver) redrive(ctx context.Context, route redriveRoute, letters []lu
 		}
 		l.Moved = entry.FieldValues
 		if l.Payload != nil {
-			isPayload := func(f lua.FieldValue) bool { return f.Field == lua.FieldPayload }
+			// The script cannot tell an edited letter of another partition. So the progress, which belongs to the old
+			// payload, is left out here.
+			replaced := func(f lua.FieldValue) bool { return f.Field == lua.FieldPayload || lua.IsProgress(f.Field) }
 			edited := lua.FieldValue{Field: lua.FieldPayload, Value: string(*l.Payload)}
-			l.Moved = append(slices.DeleteFunc(slices.Clone(l.Moved), isPayload), edited)
+			l.Moved = append(slices.DeleteFunc(slices.Clone(l.Moved), replaced), edited)
 		}
 		moved, indexes = append(moved, l), append(indexes, i)
 	}

@@ -189,8 +189,8 @@ func TestRedriveEdits(t *testing.T) {
 	r := newRig(t, redistest.Shared(t))
 	r.Groups("g")
 	addLetter := func() string {
-		r.Do("XADD", r.Keys.Dead, "*", "id", "a", "payload", "old", "h:keep", "1", "max_attempts", "7", "group", "g", "colour",
-			"green")
+		r.Do("XADD", r.Keys.Dead, "*", "id", "a", "payload", "old", "h:keep", "1", "max_attempts", "7", "group", "g",
+			"colour", "green")
 		all := r.letters()
 		return all[len(all)-1].Letter
 	}
@@ -291,7 +291,8 @@ func TestRedriveIsRefusedBeforeRedisIsTouched(t *testing.T) {
 	r := newRig(t, redistest.Shared(t))
 	r.Kill("g", lua.ReasonDeadLetter, "broken", "a")
 	_, err := r.deadLetters().RedriveMatching(t.Context(), r.Queue, Filter{}, RedriveOptions{
-		Payload: new(make([]byte, lua.MaxPayloadBytes+1)), Headers: new(map[string]string{"": "x"}), Delay: -1, Rate: math.NaN(),
+		Payload: new(make([]byte, lua.MaxPayloadBytes+1)), Headers: new(map[string]string{"": "x"}), Delay: -1,
+		Rate: math.NaN(),
 	})
 	for _, part := range []string{"payload", "header", "delay", "rate"} {
 		if !errors.Is(err, lua.ErrInvalid) || !strings.Contains(err.Error(), part) {
@@ -438,6 +439,43 @@ func TestRedriveGoesWhereTheKeyBelongsNow(t *testing.T) {
 	})
 }
 
+// A letter that is redriven into another partition keeps its progress if it keeps its payload. Progress belongs to a
+// payload: with another one the work begins anew. The message asks for its result as before.
+func TestProgressGoesWithALetterThatKeepsItsPayload(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.Groups("g")
+	r.grow(8)
+	for i, c := range []struct {
+		field, value string
+		edited       bool
+		want         string
+	}{
+		{lua.FieldProgress, "page 7", false, "page 7"},
+		{lua.FieldProgress, "page 7", true, ""},
+		{"b64:progress", "/w==", false, "\xff"},
+		{"b64:progress", "/w==", true, ""},
+	} {
+		id, key, part := fmt.Sprint("m", i), queuetest.IDOf(lua.Counts{1, 8}, i+1), r.Part(i+1)
+		r.Do("XADD", r.Keys.Dead, fmt.Sprint("1000-", i+1), "id", id, "payload", "old", "attempt", "3", "due_ms", "5",
+			"group", "g", "entry", "1-1", "reason", "max_attempts", "dead_ms", "1000", "key", key, c.field, c.value,
+			lua.FieldResult, "60000")
+		options, payload := RedriveOptions{}, "old"
+		if c.edited {
+			payload = "new"
+			options.Payload = new([]byte(payload))
+		}
+		result, err := r.deadLetters().Redrive(t.Context(), r.Queue, []string{fmt.Sprint("1000-", i+1)}, options)
+		if err != nil || result.Scheduled != 1 {
+			t.Fatalf("redrive: %+v, %v", result, err)
+		}
+		again := part.Next("g")[0]
+		redistest.Want(t, "message", again.ID+" "+string(again.Payload), id+" "+payload)
+		redistest.Want(t, "age of the result", again.Extra[lua.FieldResult], "60000")
+		redistest.Want(t, fmt.Sprintf("progress of %+v", c), string(again.TakeProgress()), c.want)
+	}
+}
+
 // A redrive with a rate runs for hours. Regression: if the queue grew meanwhile, letters with an ordering key went into
 // the partition that the key had when the redrive began, while new messages of the key went into another one.
 func TestARedriveFollowsAGrowthThatHappensMeanwhile(t *testing.T) {
@@ -490,7 +528,8 @@ func TestRepeatedRedriveIntoAnotherPartitionSchedulesOnce(t *testing.T) {
 	}
 	member := r.Texts("ZRANGE", five.Keys.Due, "0", "0")[0]
 	redistest.Want(t, "member", member, lua.Member{Kind: lua.MemberRedriven, ID: "m", Group: "g", Of: "1000-1"}.String())
-	if result, err := d.Redrive(t.Context(), r.Queue, []string{"1000-1"}, RedriveOptions{}); err != nil || result.Gone != 1 {
+	result, err := d.Redrive(t.Context(), r.Queue, []string{"1000-1"}, RedriveOptions{})
+	if err != nil || result.Gone != 1 {
 		t.Errorf("redrive of a letter that is gone: %+v, %v", result, err)
 	}
 }
