@@ -174,7 +174,8 @@ func TestDedupWindowsBesideAnOlderBridge(t *testing.T) {
 func TestReplaceBesideAnOlderBridge(t *testing.T) {
 	besideOlder(t, func(t *testing.T, s *stack, old *releaseProcess) {
 		all := s.collect("g", nil)
-		for i, how := range []bridge.Option{bridge.In(time.Hour), bridge.ReplaceLater, bridge.ReplaceEarlier, bridge.Replace} {
+		ways := []bridge.Option{bridge.In(time.Hour), bridge.ReplaceLater, bridge.ReplaceEarlier, bridge.Replace}
+		for i, how := range ways {
 			// The first message needs no further option; each of the others replaces the one before it.
 			in := map[int]time.Duration{1: 2 * time.Hour, 2: time.Minute, 3: 200 * time.Millisecond}[i]
 			options := []bridge.Option{how, bridge.WithID("order-42"), bridge.Header("version", fmt.Sprint(i))}
@@ -251,6 +252,26 @@ func TestSnoozeBesideAnOlderBridge(t *testing.T) {
 			m := next(t, all)
 			redistest.Want(t, "attempt and snoozes", fmt.Sprint(m.Attempt, " ", m.Extra["snoozes"]), fmt.Sprint("2 ", n))
 		}
+	})
+}
+
+// With an older bridge, the next attempt of a failed handler gets its progress, and the sender gets the result.
+func TestProgressAndResultBesideAnOlderBridge(t *testing.T) {
+	besideOlder(t, func(t *testing.T, s *stack, _ *releaseProcess) {
+		if err := s.scheduleOne("order-42", bridge.KeepResult(time.Minute), bridge.In(100*time.Millisecond)); err != nil {
+			t.Fatal(err)
+		}
+		s.collect("g", func(ctx context.Context, m *bridge.Message) error {
+			if len(m.Progress) > 0 {
+				return m.SetResult(append([]byte("after "), m.Progress...))
+			}
+			if err := m.SaveProgress(ctx, []byte("page 7")); err != nil {
+				t.Error(err)
+			}
+			return bridge.RetryAfter(0, errors.New("no"))
+		})
+		got, err := s.client.WaitFor(t.Context(), s.queue, "order-42", "g", bridge.AwaitDone)
+		redistest.Want(t, "result", fmt.Sprintf("%s %d %v", got.Value, got.Attempt, err), "after page 7 2 <nil>")
 	})
 }
 

@@ -222,6 +222,22 @@ func TestRedriveGoesOnFromTheProgressOfTheLetter(t *testing.T) {
 	})
 }
 
+// A retry that expires while it waits becomes a dead letter with its progress.
+func TestARetryThatExpiresKeepsItsProgress(t *testing.T) {
+	everywhere(t, func(b *testQueue) {
+		e := b.deliver([]string{"g"}, "m")[0]
+		b.retry("g", policy, Failure{Held: Held{Entry: e.EntryID}, Action: ActionRetry, Error: "no",
+			Progress: []byte("page 7")})
+		for member, meta := range b.hash(b.k.Meta) {
+			b.do("HSET", b.k.Meta, member, strings.Replace(meta, "{", `{"expires_ms":"1",`, 1))
+		}
+		b.makeDue()
+		b.drain(10)
+		letter := b.letters()[0]
+		redistest.Want(b, "letter", letter.Reason+" "+letter.Extra[FieldProgress], "expired page 7")
+	})
+}
+
 // A cursor whose entry nobody holds any more is removed: after a plain XACK, after a crash between a settlement and the
 // removal by its worker, and after the group or the stream was deleted. A cursor that somebody may still need stays.
 func TestTrimRemovesProgressOfSettledEntries(t *testing.T) {

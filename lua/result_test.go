@@ -88,6 +88,17 @@ func TestResultPassesTheKeyOn(t *testing.T) {
 	})
 }
 
+// The history tells an acknowledgement with a result once, and not the result.
+func TestHistoryTellsAnAcknowledgementWithAResult(t *testing.T) {
+	everywhere(t, func(b *testQueue) {
+		e := b.deliver([]string{"g"}, "m")[0]
+		b.keepHistory()
+		redistest.Want(b, "acknowledged", b.ackResult("g", e, "paid"), true)
+		redistest.Want(b, "acknowledged twice", b.ackResult("g", e, "paid"), false)
+		wantList(b, "told", b.told(), "acknowledged m g client c")
+	})
+}
+
 // What does not fit is refused before the entry is acknowledged.
 func TestResultThatIsTooLargeIsRefused(t *testing.T) {
 	everywhere(t, func(b *testQueue) {

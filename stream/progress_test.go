@@ -125,6 +125,28 @@ func TestProgressWhileTheWorkerStops(t *testing.T) {
 	redistest.Want(t, "attempt", next[0].Attempt, 1)
 }
 
+// A handler may store its progress after its time is over, before it returns, with its own context.
+func TestProgressAfterTheTimeLimit(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.Policy(map[string]string{"retry_delays_ms": "50000", "handler_timeout_ms": "150"})
+	settled := make(chan Settlement, 1)
+	r.start(WorkerConfig{
+		AbandonAfter: time.Hour, Settled: func(_ *Message, s Settlement) { settled <- s },
+		Handler: func(ctx context.Context, m *Message) error {
+			<-ctx.Done()
+			if err := m.SaveProgress(ctx, []byte("page 7")); err != nil {
+				t.Error(err)
+			}
+			return ctx.Err()
+		},
+	})
+	r.Ready("m")
+	redistest.Want(t, "settlement", <-settled, Retried)
+	meta := fmt.Sprint(r.Texts("HVALS", r.Keys.Meta))
+	redistest.Want(t, "progress of the retry in "+meta, strings.Contains(meta, `"progress":"page 7"`), true)
+}
+
 // A cursor that is too large is refused before anything is sent. A message that no worker delivered keeps its progress
 // in memory, so that a handler can be tested without a server.
 func TestProgressOfAMessageInATest(t *testing.T) {

@@ -12,12 +12,16 @@ import (
 )
 
 // The value that the handler set last is stored if the handler returns nil, and if the message asks for it. A failed
-// attempt stores nothing. A message that asks gets an empty result from a handler that sets none.
+// attempt stores nothing. A message that asks gets an empty result from a handler that sets none. The progress ends
+// with the message.
 func TestResultIsStoredIfTheMessageAsksForIt(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
 	w, stop := r.start(WorkerConfig{
-		Handler: func(_ context.Context, m *Message) error {
+		Handler: func(ctx context.Context, m *Message) error {
+			if err := m.SaveProgress(ctx, []byte("page 7")); err != nil {
+				t.Error(err)
+			}
 			redistest.Want(t, "age of "+m.ID, m.ResultAge() > 0, m.ID != "asks not")
 			if m.ID == "sets none" {
 				return nil
@@ -60,6 +64,7 @@ func TestResultIsStoredIfTheMessageAsksForIt(t *testing.T) {
 		redistest.Want(t, "result of "+id, got, want)
 	}
 	redistest.Want(t, "entries", r.Length(r.Keys.Stream), int64(0))
+	redistest.Want(t, "progress that is left", r.Exists(r.Keys.Progress), int64(0))
 }
 
 // A value that is too large is refused, and the handler may go on.

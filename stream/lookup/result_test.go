@@ -73,7 +73,9 @@ func TestWaitEndsWithWhatBecameOfTheMessage(t *testing.T) {
 	r := newRig(t, redistest.Shared(t))
 	r.Groups("g")
 	w := NewWaiter(r.Client, r.Prefix)
-	r.Enqueue(lua.Item{ID: "later", When: lua.After(time.Hour)})
+	r.Enqueue(lua.Item{ID: "later", When: lua.After(time.Hour)},
+		lua.Item{ID: "late", When: lua.After(time.Hour), Meta: lua.EncodeMeta(nil, 0, time.UnixMilli(1))})
+	late := r.awaited(w, "late", AwaitDone)
 	later, laterReady := r.awaited(w, "later", AwaitDone), r.awaited(w, "later", AwaitReady)
 	never := r.awaited(w, "never", AwaitDone)
 	held := r.deliver("done", "plain", "dies", "retried")
@@ -102,6 +104,9 @@ func TestWaitEndsWithWhatBecameOfTheMessage(t *testing.T) {
 	}
 	redistest.Want(t, "a cancelled message", later(), "no result")
 	redistest.Want(t, "a cancelled message, for its readiness", laterReady(), "no result")
+	r.Do("ZADD", r.Keys.Due, "1", "late")
+	r.DrainAll()
+	redistest.Want(t, "a message that expired", late(), "dead: late  expired ")
 }
 
 // A result of an earlier message with the same ID is left out when the caller says since when it waits.

@@ -34,7 +34,8 @@ func queueWithEveryKind(t *testing.T) *queuetest.Rig {
 	must(err)
 	now := time.Now()
 	put := func(id, key string, due time.Time) {
-		meta := lua.EncodeMeta(map[string]string{"header": id}, 0, time.Time{})
+		asks := lua.Retries{KeepResult: time.Hour}.Fields()
+		meta := lua.EncodeMeta(map[string]string{"header": id}, 0, time.Time{}, asks...)
 		if key != "" {
 			meta = lua.EncodeMeta(nil, 0, time.Time{}, lua.FieldValue{Field: lua.FieldKey, Value: key})
 		}
@@ -51,7 +52,8 @@ func queueWithEveryKind(t *testing.T) *queuetest.Rig {
 	}
 	fail := func(action lua.Action, entry string) {
 		out, err := lua.Retry(t.Context(), r.Client, r.Keys, "g", policy.Default().Attempts(), []lua.Failure{
-			{Held: lua.Held{Entry: entry}, Action: action, Delay: time.Hour, Reason: "gave_up", Error: "no"}})
+			{Held: lua.Held{Entry: entry}, Action: action, Delay: time.Hour, Reason: "gave_up", Error: "no",
+				Progress: []byte("page 7")}})
 		must(err)
 		if out[0] == lua.Lost {
 			t.Fatal("lost")
@@ -74,7 +76,8 @@ func queueWithEveryKind(t *testing.T) *queuetest.Rig {
 	letters := r.Do("XRANGE", r.Keys.Dead, "-", "+")
 	found, err := letters.AsXRange()
 	must(err)
-	_, err = lua.RedriveDead(t.Context(), r.Client, r.Keys, []lua.Redrive{{Letter: found[3].ID, When: lua.After(time.Hour)}})
+	_, err = lua.RedriveDead(t.Context(), r.Client, r.Keys, []lua.Redrive{
+		{Letter: found[3].ID, When: lua.After(time.Hour)}})
 	must(err)
 	put("waits-k", "k", ago(50))
 	put("waits-l", "l", ago(40))
@@ -145,6 +148,10 @@ func TestExportAfterImportIsTheSame(t *testing.T) {
 			r := queueWithEveryKind(t)
 			want, records := exportAll(t, r)
 			redistest.Want(t, "records", len(records), 18)
+			text := strings.Join(want, "\n")
+			for _, field := range []string{lua.FieldProgress, lua.FieldResult} {
+				redistest.Want(t, "a record has the field "+field, strings.Contains(text, `"`+field+`":`), true)
+			}
 			to := r
 			if target != "the same" {
 				to = queuetest.New(t, redistest.Shared(t))
@@ -242,7 +249,8 @@ func TestWhatExpiresBeforeItIsImportedIsADeadLetter(t *testing.T) {
 	redistest.Want(t, "letters", len(letters), 3)
 	for _, l := range letters {
 		group := map[string]string{"first": "", "retry": "g", "ready": "g"}[l.ID]
-		redistest.Want(t, l.ID, fmt.Sprintf("%s %q %s", l.Kind, l.Group, l.Reason), fmt.Sprintf("dead %q %s", group, lua.ReasonExpired))
+		redistest.Want(t, l.ID, fmt.Sprintf("%s %q %s", l.Kind, l.Group, l.Reason),
+			fmt.Sprintf("dead %q %s", group, lua.ReasonExpired))
 	}
 }
 
