@@ -10,7 +10,7 @@ import (
 	"github.com/duestream/duestream/lua"
 	"github.com/duestream/duestream/scheduler/planner"
 	"github.com/duestream/duestream/scheduler/producer"
-	"github.com/duestream/duestream/stream/lookup"
+	"github.com/duestream/duestream/stream/await"
 )
 
 // ClientConfig configures a Client. Redis is required.
@@ -51,7 +51,7 @@ type Client struct {
 	sender       Sender // the producer in the middleware; nil = there is no middleware
 	retryTimeout time.Duration
 	closed       atomic.Bool
-	waiter       *lookup.Waiter
+	waiter       *await.Waiter
 }
 
 // Durability is the confirmation that a write waits for: see [lua.Durability].
@@ -91,7 +91,7 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 		return nil, err
 	}
 	c.retryTimeout = cmp.Or(max(cfg.RetryTimeout, -1), producer.DefaultRetryTimeout)
-	c.waiter = lookup.NewWaiter(redis, cfg.Prefix)
+	c.waiter = await.NewWaiter(redis, cfg.Prefix)
 	c.planner = planner.New(redis, cfg.Prefix, cfg.Name, cfg.Logger)
 	if cfg.AllowOldBridges {
 		c.planner = c.planner.AllowOldBridges()

@@ -6,7 +6,7 @@ import (
 
 	"github.com/duestream/duestream/lua"
 	"github.com/duestream/duestream/stream"
-	"github.com/duestream/duestream/stream/lookup"
+	"github.com/duestream/duestream/stream/await"
 )
 
 // Limits of what a handler stores: see Message.SaveProgress and Message.SetResult.
@@ -16,30 +16,30 @@ const (
 	MaxResultAge     = lua.MaxResultAge        // a week
 )
 
-// MessageResult is what a group's handler set with Message.SetResult: see [lookup.MessageResult].
-type MessageResult = lookup.MessageResult
+// MessageResult is what a group's handler set with Message.SetResult: see [await.MessageResult].
+type MessageResult = await.MessageResult
 
-// DeadError tells why a group gave a message up: see [lookup.DeadError].
-type DeadError = lookup.DeadError
+// DeadError tells why a group gave a message up: see [await.DeadError].
+type DeadError = await.DeadError
 
 // Errors of Client.Result and Client.WaitFor.
 var (
 	// ErrNoResult: Result found none. WaitFor: none will come, because the message was cancelled or never scheduled, was
 	// acknowledged without a result, or its result has expired.
-	ErrNoResult  = lookup.ErrNoResult
-	ErrDead      = lookup.ErrDead      // the group gave the message up; errors.As with *DeadError tells why
-	ErrDone      = lookup.ErrDone      // the message is done, and the caller waits until it is dead
-	ErrManyWaits = lookup.ErrManyWaits // a Client waits for at most 1,000 messages at the same time
+	ErrNoResult  = await.ErrNoResult
+	ErrDead      = await.ErrDead      // the group gave the message up; errors.As with *DeadError tells why
+	ErrDone      = await.ErrDone      // the message is done, and the caller waits until it is dead
+	ErrManyWaits = await.ErrManyWaits // a Client waits for at most 1,000 messages at the same time
 )
 
-// Awaited is a state for which WaitFor waits: see [lookup.Awaited].
-type Awaited = lookup.Awaited
+// Awaited is a state for which WaitFor waits: see [await.Awaited].
+type Awaited = await.Awaited
 
 // States for WaitFor.
 const (
-	AwaitReady = lookup.AwaitReady // the message has become ready for the group
-	AwaitDone  = lookup.AwaitDone  // the group's handler has returned nil
-	AwaitDead  = lookup.AwaitDead  // the group gave the message up
+	AwaitReady = await.AwaitReady // the message has become ready for the group
+	AwaitDone  = await.AwaitDone  // the group's handler has returned nil
+	AwaitDead  = await.AwaitDead  // the group gave the message up
 )
 
 // KeepResult keeps the result of each group's handler for so long, from 1 s to MaxResultAge, so that WaitFor and Result

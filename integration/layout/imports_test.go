@@ -32,10 +32,11 @@ var below = map[string]string{
 	"scheduler/bulk":       "lua internal/loop internal/observe internal/view",
 	"scheduler/producer":   "lua internal/loop internal/observe internal/view",
 	"stream":               "lua internal/loop internal/observe internal/policy internal/view",
+	"stream/await":         "lua internal/loop internal/view",
 	"stream/keeper":        "lua internal/loop internal/observe internal/policy internal/view",
 	"stream/pull":          "lua internal/loop internal/policy internal/tail internal/view stream",
 	"stream/sizes":         "lua internal/loop internal/policy internal/view stream",
-	"stream/lookup":        "lua internal/loop internal/policy internal/view stream stream/deadletter",
+	"stream/lookup":        "lua internal/loop internal/policy internal/view stream stream/await stream/deadletter",
 	"stream/deadletter":    "lua internal/loop internal/observe internal/view stream",
 	"stream/search":        "lua internal/loop internal/view stream/deadletter stream/lookup",
 	"stream/transfer":      "lua internal/loop internal/view stream stream/deadletter",
@@ -73,7 +74,7 @@ var below = map[string]string{
 
 const (
 	bridgeParts = "lua internal/clock internal/loop internal/observe internal/policy internal/tail internal/view " +
-		"scheduler scheduler/planner scheduler/producer scheduler/recurrence stream stream/keeper"
+		"scheduler scheduler/planner scheduler/producer scheduler/recurrence stream stream/await stream/keeper"
 	allBelowAdmin = "bridge " + bridgeParts +
 		" scheduler/bulk stream/sizes stream/lookup stream/search stream/deadletter stream/transfer"
 )

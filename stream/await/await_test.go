@@ -1,4 +1,4 @@
-package lookup
+package await
 
 import (
 	"context"
@@ -10,7 +10,18 @@ import (
 	"github.com/duestream/duestream/integration/queuetest"
 	"github.com/duestream/duestream/integration/redistest"
 	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/stream"
 )
+
+func TestMain(m *testing.M) {
+	redistest.SideBySide(4)
+	redistest.Main(m)
+}
+
+// rig is a queue on a server, driven by hand.
+type rig struct{ *queuetest.Rig }
+
+func newRig(t *testing.T, s *redistest.Server) *rig { return &rig{queuetest.New(t, s)} }
 
 // deliver makes messages ready, and gives them to consumer c of group g.
 func (r *rig) deliver(ids ...string) []lua.Held {
@@ -75,7 +86,6 @@ func TestWaitEndsWithWhatBecameOfTheMessage(t *testing.T) {
 	w := NewWaiter(r.Client, r.Prefix)
 	r.Enqueue(lua.Item{ID: "later", When: lua.After(time.Hour)},
 		lua.Item{ID: "late", When: lua.After(time.Hour), Meta: lua.EncodeMeta(nil, 0, time.UnixMilli(1))})
-	late := r.awaited(w, "late", AwaitDone)
 	later, laterReady := r.awaited(w, "later", AwaitDone), r.awaited(w, "later", AwaitReady)
 	never := r.awaited(w, "never", AwaitDone)
 	held := r.deliver("done", "plain", "dies", "retried")
@@ -106,7 +116,7 @@ func TestWaitEndsWithWhatBecameOfTheMessage(t *testing.T) {
 	redistest.Want(t, "a cancelled message, for its readiness", laterReady(), "no result")
 	r.Do("ZADD", r.Keys.Due, "1", "late")
 	r.DrainAll()
-	redistest.Want(t, "a message that expired", late(), "dead: late  expired ")
+	redistest.Want(t, "a message that expired", r.awaited(w, "late", AwaitDone)(), "dead: late  expired ")
 }
 
 // A result of an earlier message with the same ID is left out when the caller says since when it waits.
@@ -178,7 +188,9 @@ func TestWaitsAreBounded(t *testing.T) {
 func TestResultIsFoundInEachPartition(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
-	r.grow(4)
+	if _, err := stream.Grow(t.Context(), r.Client, r.Prefix, r.Queue, 4, nil); err != nil {
+		t.Fatal(err)
+	}
 	for i := range 4 {
 		part := &rig{r.Part(i)}
 		part.Groups("g")

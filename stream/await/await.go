@@ -1,11 +1,17 @@
-package lookup
+// Package await waits for what becomes of a message: for its result, or until it is ready or dead. It changes nothing.
+//
+// It is apart from stream/lookup, because programs that schedule import it, and they need no code for operators.
+//
+// Invariants:
+//   - a wait ends when nothing more can come, and tells why (TestWaitEndsWithWhatBecameOfTheMessage);
+//   - the number of waits, and the time that they search, are bounded (TestWaitsAreBounded).
+package await
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -13,7 +19,6 @@ import (
 	"github.com/duestream/duestream/internal/loop"
 	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
-	"github.com/duestream/duestream/stream/deadletter"
 )
 
 // MessageResult is what a group's work on a message gave.
@@ -193,74 +198,4 @@ func (w *Waiter) wait(ctx context.Context, queue, id, group string,
 // jittered returns a duration from three quarters to five quarters of d, so that many waits do not poll in step.
 func jittered(d time.Duration) time.Duration {
 	return d*3/4 + rand.N(d/2+1)
-}
-
-// look finds out where a message is. ended: nothing more is to be waited for, and the error tells why; without an
-// error, the state is reached.
-func (w *Waiter) look(ctx context.Context, queue, id, group string,
-	state Awaited, after time.Time) (ended bool, err error) {
-	select {
-	case w.looks <- struct{}{}:
-	case <-ctx.Done():
-		return false, ctx.Err()
-	}
-	began := time.Now()
-	defer func() { // other looks rest for a while, because a look reads whole streams
-		time.AfterFunc(restOfLook*time.Since(began), func() { <-w.looks })
-	}()
-	for try := range 2 {
-		places, err := Locate(ctx, w.client, w.prefix, queue, id)
-		if err != nil && !errors.Is(err, deadletter.ErrNotFound) {
-			return false, err
-		}
-		if ended, known, err := w.judge(places, id, group, state, after); known {
-			return ended, err
-		}
-		r, err := w.Result(ctx, queue, id, group)
-		if err == nil && !r.Done.Before(after) {
-			return state != AwaitDead, nil // the next poll returns it
-		}
-		if err != nil && !errors.Is(err, ErrNoResult) {
-			return false, err
-		}
-		if try == 0 && !loop.Sleep(ctx, 100*time.Millisecond) { // it may have moved while Locate looked
-			return false, ctx.Err()
-		}
-	}
-	return true, fmt.Errorf("%w: the message is nowhere: it was cancelled or never scheduled, or done without a result, "+
-		"or its result has expired", ErrNoResult)
-}
-
-// judge decides by the places of a message. known is false if no place concerns the group.
-func (w *Waiter) judge(places []Place, id, group string,
-	state Awaited, after time.Time) (ended, known bool, err error) {
-	var dead *DeadError
-	for _, p := range places {
-		switch p.State {
-		case StateScheduled:
-			return false, true, nil // it is not ready yet, whatever became of an earlier message with this ID
-		case StateDead:
-			if (p.Group == group || p.Group == "") && !p.Dead.Before(after) {
-				dead = &DeadError{ID: id, Group: p.Group, Reason: p.Reason, Text: p.Error}
-			}
-			continue
-		case StateRetrying, StatePending:
-			if p.Group != group {
-				continue
-			}
-		case StateReady:
-			if !slices.Contains(p.Groups, group) {
-				continue
-			}
-		}
-		// It is ready or pending, or waits for a retry.
-		return state == AwaitReady, true, nil
-	}
-	switch {
-	case dead != nil && state == AwaitDead:
-		return true, true, nil
-	case dead != nil:
-		return true, true, dead
-	}
-	return false, false, nil
 }

@@ -1,0 +1,232 @@
+package await
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/internal/loop"
+	"github.com/duestream/duestream/internal/view"
+	"github.com/duestream/duestream/lua"
+)
+
+// place is where a message is, as far as it concerns a group. If it is in several places, the greatest counts.
+type place int
+
+const (
+	nowhere   place = iota
+	dead            // the group gave it up, or it died before any group got it
+	open            // it is ready for the group, or the group holds it, or it waits for the group's retry
+	scheduled       // for all groups
+)
+
+// sighting is the result of a search for a message.
+type sighting struct {
+	place place
+	died  *DeadError // if place is dead
+}
+
+// look finds out where a message is. ended: nothing more is to be waited for, and the error tells why; without an
+// error, the state is reached.
+func (w *Waiter) look(ctx context.Context, queue, id, group string,
+	state Awaited, after time.Time) (ended bool, err error) {
+	select {
+	case w.looks <- struct{}{}:
+	case <-ctx.Done():
+		return false, ctx.Err()
+	}
+	began := time.Now()
+	defer func() { // other looks rest for a while, because a look reads whole streams
+		time.AfterFunc(restOfLook*time.Since(began), func() { <-w.looks })
+	}()
+	const tries = 3
+	for try := range tries {
+		seen, err := w.search(ctx, queue, id, group, after)
+		switch {
+		case err != nil:
+			return false, err
+		case seen.place == scheduled: // whatever became of an earlier message with this ID
+			return false, nil
+		case seen.place == open:
+			return state == AwaitReady, nil
+		case seen.place == dead && state == AwaitDead:
+			return true, nil
+		case seen.place == dead:
+			return true, seen.died
+		}
+		r, err := w.Result(ctx, queue, id, group)
+		if err == nil && !r.Done.Before(after) {
+			return state != AwaitDead, nil // the next poll returns it
+		}
+		if err != nil && !errors.Is(err, ErrNoResult) {
+			return false, err
+		}
+		if try < tries-1 && !loop.Sleep(ctx, 100*time.Millisecond) { // it may have moved behind the search
+			return false, ctx.Err()
+		}
+	}
+	return true, fmt.Errorf("%w: the message is nowhere: it was cancelled or never scheduled, or done without a result, "+
+		"or its result has expired", ErrNoResult)
+}
+
+// search looks for a message in all partitions: a key, which the caller does not know, may have chosen its partition.
+func (w *Waiter) search(ctx context.Context, queue, id, group string, after time.Time) (best sighting, err error) {
+	counts, err := view.ReadCounts(ctx, w.client, w.prefix, queue)
+	if err != nil {
+		return best, err
+	}
+	names := counts.Names(queue)
+	found := make([]sighting, len(names))
+	err = view.EachPartition(names, func(i int, name string) (err error) {
+		s := searcher{c: w.client, keys: lua.NewKeys(w.prefix, name), id: id, group: group, after: after}
+		found[i], err = s.search(ctx)
+		return err
+	})
+	for _, one := range found {
+		if one.place > best.place {
+			best = one
+		}
+	}
+	return best, err
+}
+
+// searcher looks for a message in one partition.
+type searcher struct {
+	c         rueidis.Client
+	keys      lua.Keys
+	id, group string
+	after     time.Time // older letters do not count
+}
+
+// search returns the first place that is better than dead. It looks for retries last, because their search takes
+// longest.
+func (s searcher) search(ctx context.Context) (seen sighting, err error) {
+	b := s.c.B
+	var due, metas int64
+	isDue := false
+	err = view.Ask(ctx, s.c,
+		view.Number(b().Zcard().Key(s.keys.Due).Build(), &due),
+		view.Number(b().Hlen().Key(s.keys.Meta).Build(), &metas),
+		view.Into(b().Zscore().Key(s.keys.Due).Member(s.id).Build(), &isDue, func(r rueidis.RedisResult) (bool, error) {
+			_, err := r.AsFloat64()
+			return err == nil, err
+		}))
+	if err != nil || isDue {
+		return sighting{place: scheduled}, err
+	}
+	isOpen := false
+	err = s.each(ctx, s.keys.Stream, func(stored rueidis.XRangeSlice) (done bool, err error) {
+		isOpen, err = s.isOpen(ctx, lua.ParseEntry(stored.ID, stored.FieldValues))
+		return isOpen, err
+	})
+	if err != nil || isOpen {
+		return sighting{place: open}, err
+	}
+	retry, err := s.retry(ctx, due < metas, min(due, metas))
+	if err != nil || retry != nowhere {
+		return sighting{place: retry}, err
+	}
+	return seen, s.each(ctx, s.keys.Dead, func(stored rueidis.XRangeSlice) (bool, error) {
+		l := lua.ParseLetter(stored.ID, stored.FieldValues)
+		if (l.Group == s.group || l.Group == "") && !l.Dead.Before(s.after) {
+			seen = sighting{dead, &DeadError{ID: s.id, Group: l.Group, Reason: l.Reason, Text: l.Entry.Error}}
+		}
+		return false, nil // the newest letter counts
+	})
+}
+
+// searchStep is how many entries the server looks at in one call. During the call it serves no other client.
+const searchStep = 250
+
+// each visits the entries of the message in a stream, oldest first, until visit is done.
+func (s searcher) each(ctx context.Context, key string, visit func(rueidis.XRangeSlice) (done bool, err error)) error {
+	for step := (lua.EntrySearch{Limit: searchStep, More: true}); step.More; {
+		var entries []string
+		var err error
+		call, cancel := context.WithTimeout(ctx, loop.CallTimeout)
+		step, entries, err = lua.FindEntries(call, s.c, key, s.id, step)
+		cancel()
+		if err != nil {
+			return err
+		}
+		for _, id := range entries {
+			entry, ok, err := view.ReadEntry(ctx, s.c, key, id)
+			if err != nil {
+				return err
+			}
+			if !ok { // it was deleted just now
+				continue
+			}
+			if done, err := visit(entry); done || err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// isOpen reports whether an entry is still to be delivered to the group, or the group holds it.
+func (s searcher) isOpen(ctx context.Context, e lua.Entry) (bool, error) {
+	if e.For != "" && e.For != s.group {
+		return false, nil // a retry for another group
+	}
+	id, err := view.ParseEntryID(e.EntryID)
+	if err != nil {
+		return false, err
+	}
+	info, err := view.ReadStream(ctx, s.c, s.keys.Stream)
+	if err != nil {
+		return false, err
+	}
+	i := slices.IndexFunc(info.Groups, func(g view.GroupInfo) bool { return g.Name == s.group })
+	if i < 0 {
+		return false, nil
+	}
+	if id.Compare(info.Groups[i].Last) > 0 {
+		return true, nil
+	}
+	only := view.PendingRange{From: e.EntryID, To: e.EntryID, Count: 1}
+	held, err := view.ReadPending(ctx, s.c, s.keys.Stream, s.group, only)
+	if errors.Is(err, lua.ErrNoGroup) {
+		return false, nil
+	}
+	return len(held) > 0, err
+}
+
+const scanCount = 1000 // members per step of a scan
+
+// retry looks for the group's retry in the schedule, or in the hash meta, in which each retry has a field. total is the
+// size of the smaller one. A redriven message may be for all groups.
+func (s searcher) retry(ctx context.Context, inSchedule bool, total int64) (place, error) {
+	if total == 0 {
+		return nowhere, nil
+	}
+	pattern := view.EscapeGlob(s.id) + lua.Separator + "*"
+	for cursor := uint64(0); ; {
+		command := s.c.B().Hscan().Key(s.keys.Meta).Cursor(cursor).Match(pattern).Count(scanCount).Build()
+		if inSchedule {
+			command = s.c.B().Zscan().Key(s.keys.Due).Cursor(cursor).Match(pattern).Count(scanCount).Build()
+		}
+		var page rueidis.ScanEntry
+		if err := view.AskLong(ctx, s.c, view.Scan(command, &page)); err != nil {
+			return nowhere, err
+		}
+		for i := 0; i+1 < len(page.Elements); i += 2 {
+			m := lua.ParseMember(page.Elements[i])
+			switch {
+			case m.Kind == lua.MemberFirst:
+			case m.Group == "":
+				return scheduled, nil
+			case m.Group == s.group:
+				return open, nil
+			}
+		}
+		if cursor = page.Cursor; cursor == 0 {
+			return nowhere, nil
+		}
+	}
+}
