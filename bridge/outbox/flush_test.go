@@ -13,7 +13,7 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// Flush hands over several rows of one ID, of which a pass takes one, also while Run runs.
+// Flush hands over several rows of one ID, also while Run runs.
 func TestFlushHandsOverAllRows(t *testing.T) {
 	r := newRig(t)
 	r.schedule("orders", "a")

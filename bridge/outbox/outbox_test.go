@@ -47,26 +47,109 @@ func TestOnlyCommittedRowsAreHandedOver(t *testing.T) {
 	r.wantRows(0, 0)
 }
 
-// Operations on one ID, and messages of one ordering key, are handed over in their order, each in a pass of its own.
-// Others do not wait for them.
+// Operations on one ID, and messages of one ordering key, are handed over in their order. Others do not wait for them.
+// While one of them waits, those behind it wait too, and one that is refused stops none.
 func TestOneIDAndOneKeyKeepTheirOrder(t *testing.T) {
 	t.Parallel()
+	for _, batch := range []int{3, 4, 5, DefaultBatch} {
+		r := newRig(t)
+		r.relay.cfg.Batch = batch
+		r.schedule("orders", "a")
+		r.cancel("orders", "a")
+		r.schedule("orders", "k1", bridge.Key("k"))
+		r.schedule("orders", "a", bridge.Key("k"))
+		r.schedule("orders", "k2", bridge.Key("k"))
+		r.schedule("orders", "refused", bridge.Key("k"))
+		r.schedule("orders", "waits", bridge.Key("k"))
+		r.schedule("orders", "waits", bridge.Key("other"))
+		r.schedule("orders", "other2", bridge.Key("other"))
+		r.schedule("bills", "a", bridge.Key("k"))
+		r.to.refuse["waits"], r.to.refuse["refused"] = errors.New("ERR odd"), bridge.ErrInvalid
+		r.drain()
+		var bills, ids, keys []string
+		for _, call := range r.to.took() {
+			queue, what, _ := strings.Cut(call, ": ")
+			switch what {
+			case "schedule a":
+				if queue == "bills" {
+					bills = append(bills, what)
+					continue
+				}
+				ids, keys = append(ids, what), append(keys, what)
+			case "cancel a":
+				ids, keys = append(ids, what), append(keys, what)
+			default:
+				keys = append(keys, what)
+			}
+		}
+		redistest.Want(t, "bills", strings.Join(bills, ", "), "schedule a")
+		redistest.Want(t, "ID", strings.Join(ids, ", "), "schedule a, cancel a, schedule a")
+		order := strings.Join(slices.DeleteFunc(keys, func(what string) bool { return what == "cancel a" }), ", ")
+		if order != "schedule a, schedule k1, schedule a, schedule k2" && order != "schedule k1, schedule a, "+
+			"schedule a, schedule k2" {
+			t.Errorf("batch %d: %s", batch, order)
+		}
+		r.wantRows(3, 1)
+		r.to.refuse = map[string]error{}
+		r.exec("UPDATE duestream_outbox SET try_ms = 0")
+		r.drain()
+		redistest.Want(t, "behind it", strings.Join(r.to.took(), ", "),
+			"orders: schedule waits, orders: schedule waits, orders: schedule other2")
+	}
+}
+
+// A pass hands a run of rows over in their order, and the next one goes on behind it. After a row that waits
+// for its server, no other is tried.
+func TestAPassTakesARun(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
-	r.schedule("orders", "a")
-	r.cancel("orders", "a")
-	r.schedule("orders", "k1", bridge.Key("k"))
-	r.schedule("orders", "a")
-	r.schedule("orders", "k2", bridge.Key("k"))
-	r.schedule("bills", "a", bridge.Key("k"))
-	for _, want := range []string{"bills: schedule a, orders: schedule a, orders: schedule k1",
-		"orders: cancel a, orders: schedule k2", "orders: schedule a"} {
+	r.relay.cfg.Batch = 20
+	var want []string
+	for i := range 50 {
+		r.schedule("orders", fmt.Sprint(i), bridge.Key("k"))
+		want = append(want, fmt.Sprint("orders: schedule ", i))
+	}
+	for _, n := range []int{20, 20, 10, 0} {
 		if _, err := r.relay.pass(r.ctx); err != nil {
 			t.Fatal(err)
 		}
-		calls := r.to.took()
-		slices.Sort(calls)
-		redistest.Want(t, "pass", strings.Join(calls, ", "), want)
+		redistest.Want(t, "pass", strings.Join(r.to.took(), ", "), strings.Join(want[:n], ", "))
+		want = want[n:]
 	}
+	r.schedule("orders", "a", bridge.Key("k"))
+	r.schedule("orders", "b", bridge.Key("k"))
+	r.to.refuse["a"] = bridge.ErrFull
+	r.drain()
+	redistest.Want(t, "behind a full queue", len(r.to.took()), 0)
+	r.wantRows(2, 0)
+}
+
+// A server that answers slowly ends a run early, and no hand-over is cut off.
+func TestASlowServerEndsARunEarly(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	slow := &slowSender{fakeSender: r.to}
+	r.relay = redistest.Must(NewRelay(RelayConfig{Outbox: r.Outbox, DB: r.db, Client: slow, Timeout: 2 * time.Second,
+		Logger: r.log.Logger()}))
+	for i := range 3 {
+		r.schedule("orders", fmt.Sprint(i), bridge.Key("k"))
+	}
+	for i := range 3 {
+		if _, err := r.relay.pass(r.ctx); err != nil {
+			t.Fatal(err)
+		}
+		redistest.Want(t, "pass", strings.Join(r.to.took(), ", "), fmt.Sprint("orders: schedule ", i))
+	}
+	redistest.Want(t, "lines", len(r.log.Turns()), 0)
+}
+
+// slowSender answers when little more than half of the time has passed.
+type slowSender struct{ *fakeSender }
+
+func (s *slowSender) SendBatch(ctx context.Context, queue string, ms []bridge.NewMessage) ([]bridge.Result, error) {
+	deadline, _ := ctx.Deadline()
+	<-time.After(time.Until(deadline) - 990*time.Millisecond) // 10 ms less than half of it are left
+	return s.fakeSender.SendBatch(ctx, queue, ms)
 }
 
 // A row that is refused is kept with its error, and is neither handed over again nor in the way of others, not even of

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -47,7 +48,7 @@ func (r *Relay) tryPass(ctx context.Context) (found bool, err error) {
 		return false, err
 	}
 	defer tx.Rollback() // after a commit it does nothing
-	rows, err := r.take(ctx, tx)
+	rows, later, err := r.take(ctx, tx)
 	if err != nil || len(rows) == 0 {
 		return false, err
 	}
@@ -59,27 +60,94 @@ func (r *Relay) tryPass(ctx context.Context) (found bool, err error) {
 	if err := tx.Commit(); err != nil {
 		return false, err
 	}
+	r.runs.later = later
 	for _, count := range settled {
 		count()
 	}
 	return true, nil
 }
 
-// take locks and reads the next rows, without the queues that wait.
-func (r *Relay) take(ctx context.Context, tx *sql.Tx) ([]*row, error) {
+// take locks and reads the next rows, without the queues that wait. It also returns the rows that follow them, and
+// found no room in the batch.
+func (r *Relay) take(ctx context.Context, tx *sql.Tx) (rows, later []*row, err error) {
 	if err := r.prepare(ctx, tx); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	leftOut, err := json.Marshal(r.leftOut())
+	first, err := r.lockFirst(ctx, tx)
+	if err != nil || len(first) == 0 {
+		return nil, nil, err
+	}
+	rows, later, err = r.addBehind(ctx, tx, first)
+	if err != nil {
+		return nil, nil, err
+	}
+	rows = chosen(rows, r.batchBytes)
+	return rows, later, r.readMessages(ctx, tx, rows)
+}
+
+// runs are the IDs and ordering keys with rows that found no room in the last batch. The search for rows may walk past
+// all rows that wait for an earlier one. So the relay goes on with these for some times as long as the search took, and
+// a long run is not searched again for each batch.
+type runs struct {
+	later    []*row        // their next rows
+	searched time.Duration // how long the last search took
+	since    time.Time     // when it ended
+}
+
+// perSearch is the time for which a relay goes on with rows that it knows, in times of the last search.
+const perSearch = 4
+
+// lockFirst locks and returns rows that are the first of their ID and of their ordering key.
+func (r *Relay) lockFirst(ctx context.Context, tx *sql.Tx) ([]*row, error) {
+	waiting := r.leftOut()
+	later := slices.DeleteFunc(r.runs.later, func(one *row) bool { return slices.Contains(waiting, one.queue) })
+	r.runs.later = nil
+	if len(later) > 0 && time.Since(r.runs.since) < perSearch*r.runs.searched {
+		rows, err := r.rowsOf(ctx, tx, false, r.cfg.Outbox.sql.resume, numbersOf(later))
+		if err != nil || len(rows) > 0 {
+			return rows, err
+		}
+	}
+	leftOut, err := json.Marshal(waiting)
 	if err != nil {
 		return nil, err
 	}
-	rows, err := r.lockRows(ctx, tx, string(leftOut))
-	if err != nil || len(rows) == 0 {
-		return nil, err
+	begin := time.Now()
+	rows, err := r.rowsOf(ctx, tx, false, r.cfg.Outbox.sql.take, string(leftOut), r.cfg.Batch)
+	r.runs.searched, r.runs.since = time.Since(begin), time.Now()
+	return rows, err
+}
+
+// addBehind fills a batch with the rows that follow the given ones: those of the same IDs and ordering keys, each with
+// all rows before it. The rows are returned in the order of their numbers.
+func (r *Relay) addBehind(ctx context.Context, tx *sql.Tx, first []*row) (rows, later []*row, err error) {
+	room := r.cfg.Batch - len(first)
+	if room > 0 {
+		// One row more than an equal share, so that the next one of a longer run is known.
+		rows, err = r.rowsOf(ctx, tx, true, r.cfg.Outbox.sql.behind, numbersOf(first), max(1, room/len(first))+1)
+		if err != nil {
+			return nil, nil, err
+		}
 	}
-	rows = chosen(rows, r.batchBytes)
-	return rows, r.readMessages(ctx, tx, rows)
+	byNumber := func(a, b *row) int { return cmp.Compare(a.seq, b.seq) }
+	slices.SortFunc(rows, byNumber)
+	taken := map[int64]bool{0: true} // 0 = there is no row before
+	for _, one := range first {
+		taken[one.seq] = true
+	}
+	for _, one := range rows {
+		switch {
+		case !taken[one.beforeOfID] || !taken[one.beforeOfKey]:
+		case room == 0:
+			later = append(later, one)
+		default:
+			room--
+			taken[one.seq] = true
+			first = append(first, one)
+		}
+	}
+	slices.SortFunc(first, byNumber)
+	return first, later, nil
 }
 
 // prepare sets the limits of the transaction. A relay is idle in it while it hands rows over, for Timeout at most.
@@ -111,9 +179,10 @@ func chosen(rows []*row, size int64) (batch []*row) {
 	return batch
 }
 
-// lockRows locks the next rows, and returns them without their messages.
-func (r *Relay) lockRows(ctx context.Context, tx *sql.Tx, leftOut string) (rows []*row, err error) {
-	found, err := tx.QueryContext(ctx, r.cfg.Outbox.sql.take, leftOut, r.cfg.Batch)
+// rowsOf returns the rows of a query, without their messages. behind says that the query has the rows before.
+func (r *Relay) rowsOf(ctx context.Context, tx *sql.Tx, behind bool, query string,
+	args ...any) (rows []*row, err error) {
+	found, err := tx.QueryContext(ctx, query, args...)
 	if err != nil {
 		return nil, err
 	}
@@ -121,8 +190,11 @@ func (r *Relay) lockRows(ctx context.Context, tx *sql.Tx, leftOut string) (rows 
 	for found.Next() {
 		one := &row{}
 		var ageMs int64
-		err := found.Scan(&one.seq, &one.operation, &one.queue, &one.id, &ageMs, &one.tries, &one.size)
-		if err != nil {
+		fields := []any{&one.seq, &one.operation, &one.queue, &one.id, &one.key, &ageMs, &one.tries, &one.size}
+		if behind {
+			fields = append(fields, &one.beforeOfID, &one.beforeOfKey)
+		}
+		if err := found.Scan(fields...); err != nil {
 			return nil, err
 		}
 		one.age = time.Duration(ageMs) * time.Millisecond
@@ -131,13 +203,21 @@ func (r *Relay) lockRows(ctx context.Context, tx *sql.Tx, leftOut string) (rows 
 	return rows, found.Err()
 }
 
-func (r *Relay) readMessages(ctx context.Context, tx *sql.Tx, rows []*row) error {
-	bySeq := map[int64]*row{}
+// numbersOf returns the numbers of rows as the statements take them.
+func numbersOf(rows []*row) string {
 	numbers := make([]string, len(rows))
 	for i, one := range rows {
-		bySeq[one.seq], numbers[i] = one, strconv.FormatInt(one.seq, 10)
+		numbers[i] = strconv.FormatInt(one.seq, 10)
 	}
-	found, err := tx.QueryContext(ctx, r.cfg.Outbox.sql.read, strings.Join(numbers, ","))
+	return strings.Join(numbers, ",")
+}
+
+func (r *Relay) readMessages(ctx context.Context, tx *sql.Tx, rows []*row) error {
+	bySeq := map[int64]*row{}
+	for _, one := range rows {
+		bySeq[one.seq] = one
+	}
+	found, err := tx.QueryContext(ctx, r.cfg.Outbox.sql.read, numbersOf(rows))
 	if err != nil {
 		return err
 	}
@@ -182,9 +262,64 @@ func (r *Relay) handOver(ctx context.Context, rows []*row) []error {
 	return results
 }
 
-// handOverQueue hands the rows of one queue over, and sets their results. A batch has at most one row of each ID, so
-// the rows may be handed over in any order.
+// errBehind is the result of a row that was not handed over, because an earlier one must come first.
+var errBehind = errors.New("an earlier row waits")
+
+// handOverQueue hands the rows of one queue over, and sets their results. The rows of one ID, and of one ordering key,
+// follow one another, each after the confirmation of the one before: within one call a message that is refused, for
+// example by a full server, could be overtaken by the next one. A row behind one that still waits stays. So do rows for
+// which no time is left, because a hand-over that is cut off is repeated.
 func (r *Relay) handOverQueue(ctx context.Context, queue string, rows []*row, indexes []int, results []error) {
+	deadline, _ := ctx.Deadline()
+	waits := map[string]bool{} // IDs and ordering keys with a row that stays
+	isLate := false            // for further waves
+	for n, wave := range wavesOf(rows, indexes) {
+		isLate = isLate || n > 0 && time.Until(deadline) < r.cfg.Timeout/2
+		var now []int
+		for _, i := range wave {
+			if isLate || slices.ContainsFunc(rows[i].names(), func(name string) bool { return waits[name] }) {
+				results[i] = errBehind
+				continue
+			}
+			now = append(now, i)
+		}
+		r.handOverWave(ctx, queue, rows, now, results)
+		for _, i := range wave {
+			switch verdictOf(results[i]) {
+			case done, refuse:
+				continue
+			case waitQueue:
+				isLate = true
+			}
+			for _, name := range rows[i].names() {
+				waits[name] = true
+			}
+		}
+	}
+}
+
+// wavesOf divides rows, which are in the order of their numbers. Each wave has at most one row of each ID and of each
+// ordering key, and the rows before it are in earlier waves.
+func wavesOf(rows []*row, indexes []int) (waves [][]int) {
+	next := map[string]int{} // the first wave that has no row of this ID or key, and none behind it
+	for _, i := range indexes {
+		wave := 0
+		for _, name := range rows[i].names() {
+			wave = max(wave, next[name])
+		}
+		for _, name := range rows[i].names() {
+			next[name] = wave + 1
+		}
+		if wave == len(waves) {
+			waves = append(waves, nil)
+		}
+		waves[wave] = append(waves[wave], i)
+	}
+	return waves
+}
+
+// handOverWave hands rows of one queue over, of which no two have the same ID or ordering key, and sets their results.
+func (r *Relay) handOverWave(ctx context.Context, queue string, rows []*row, indexes []int, results []error) {
 	var messages []bridge.NewMessage
 	var scheduled, cancelled []int // indexes
 	for _, i := range indexes {
@@ -263,6 +398,7 @@ func (r *Relay) settle(ctx context.Context, tx *sql.Tx, rows []*row, results []e
 			ofQueue[one.queue] = nil
 		}
 		switch next {
+		case stay: // another one of its queue waits
 		case done:
 			gone = append(gone, strconv.FormatInt(one.seq, 10))
 			settled = append(settled, func() { r.countDone(one, result) })

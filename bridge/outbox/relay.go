@@ -80,6 +80,7 @@ type Relay struct {
 	batchBytes int64                    // a batch ends after this many bytes
 	passing    sync.Mutex               // held during a pass: Flush may be called while Run runs
 	waiting    map[string]*waitingQueue // used during a pass alone
+	runs       runs                     // used during a pass alone
 }
 
 // waitingQueue is a queue whose rows are left out until a point in time, because its server failed.

@@ -20,6 +20,18 @@ type row struct {
 	text      string        // JSON of the message
 	age       time.Duration // since the statement that wrote the row, by the clock of the database
 	tries     int64
+	key       string // ordering key; "" = none
+
+	// Numbers of the last waiting rows of its ID and of its ordering key before it; 0 = there is none.
+	beforeOfID, beforeOfKey int64
+}
+
+// names returns the ID and the ordering key of a row, each with its kind.
+func (r *row) names() []string {
+	if r.key == "" {
+		return []string{"id " + r.id}
+	}
+	return []string{"id " + r.id, "key " + r.key}
 }
 
 // stored is the JSON of a message in a row: that of a batch, which has no relative expiry, and that expiry.

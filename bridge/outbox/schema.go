@@ -58,7 +58,9 @@ type queries struct {
 	schema  string
 	insert  string // operation, queue, id, key, message, due, delay
 	begin   string // prepares the transaction of a relay: in PostgreSQL, how long it may be idle
-	take    string // queues that are left out (JSON), limit → seq, operation, queue, id, age, tries, size
+	take    string // queues that are left out (JSON), limit → seq, operation, queue, id, key, age, tries, size
+	resume  string // numbers, with commas → the columns of take, for those that may be taken
+	behind  string // numbers of taken rows, with commas; limit → the columns of take, row before of its ID, of its key
 	read    string // numbers, with commas → seq, message
 	remove  string // numbers, with commas
 	refuse  string // seq, error
@@ -75,9 +77,9 @@ type queries struct {
 // With min(seq) and equal columns PostgreSQL may walk along the numbers of all rows instead. The condition try_ms >= 0
 // holds for every row; it is in the index of waiting rows, so that PostgreSQL uses that index for nothing else.
 const (
-	takeColumns = `
-SELECT o.seq, o.operation, o.queue, o.id, NOW - o.written_ms, o.tries, octet_length(o.message)
-FROM TABLE_NAME AS o`
+	columns = `
+SELECT o.seq, o.operation, o.queue, o.id, o.key, NOW - o.written_ms, o.tries, octet_length(o.message)`
+	takeColumns    = columns + "\nFROM TABLE_NAME AS o"
 	takeConditions = `o.failed_ms = 0 AND o.try_ms >= 0 AND o.try_ms <= NOW
   AND o.seq = (SELECT e.seq FROM TABLE_NAME AS e
     WHERE (e.queue, e.id) >= (o.queue, o.id) AND e.failed_ms = 0 ORDER BY e.queue, e.id, e.seq LIMIT 1)
@@ -100,6 +102,35 @@ SELECT r.* FROM chosen CROSS JOIN LATERAL (` + takeColumns + `
 WHERE o.queue = chosen.queue AND ` + takeConditions + `
 ORDER BY o.seq LIMIT (SELECT greatest(1, CAST($2 AS bigint) / greatest(1, count(*))) FROM chosen)
 FOR UPDATE OF o SKIP LOCKED) AS r`
+
+	// behindTaken walks along the IDs and the ordering keys of rows that are taken, by one step of an index for each row.
+	// It locks nothing: no other relay takes a row while an earlier one of its ID or key waits. The row may stand behind
+	// rows of another ID or key as well, so it is returned with the row before it of both.
+	behindTaken = `WITH RECURSIVE of_id(queue, id, seq, n) AS (
+  SELECT o.queue, o.id, o.seq, CAST(0 AS bigint) FROM TABLE_NAME AS o WHERE o.seq NUMBERS
+  UNION ALL
+  SELECT r.queue, r.id, (SELECT CASE WHEN (e.queue, e.id) = (r.queue, r.id) THEN e.seq END FROM TABLE_NAME AS e
+    WHERE (e.queue, e.id, e.seq) > (r.queue, r.id, r.seq) AND e.failed_ms = 0
+    ORDER BY e.queue, e.id, e.seq LIMIT 1), r.n + 1
+  FROM of_id AS r WHERE r.seq IS NOT NULL AND r.n < CAST($2 AS bigint)
+), of_key(queue, key, seq, n) AS (
+  SELECT o.queue, o.key, o.seq, CAST(0 AS bigint) FROM TABLE_NAME AS o WHERE o.seq NUMBERS AND o.key <> ''
+  UNION ALL
+  SELECT r.queue, r.key, (SELECT CASE WHEN (e.queue, e.key) = (r.queue, r.key) THEN e.seq END FROM TABLE_NAME AS e
+    WHERE (e.queue, e.key, e.seq) > (r.queue, r.key, r.seq) AND e.key <> '' AND e.failed_ms = 0
+    ORDER BY e.queue, e.key, e.seq LIMIT 1), r.n + 1
+  FROM of_key AS r WHERE r.seq IS NOT NULL AND r.n < CAST($2 AS bigint)
+)` + columns + `,
+  COALESCE((SELECT CASE WHEN (e.queue, e.id) = (o.queue, o.id) THEN e.seq END FROM TABLE_NAME AS e
+    WHERE (e.queue, e.id, e.seq) < (o.queue, o.id, o.seq) AND e.failed_ms = 0
+    ORDER BY e.queue DESC, e.id DESC, e.seq DESC LIMIT 1), 0),
+  CASE WHEN o.key = '' THEN 0 ELSE COALESCE((
+    SELECT CASE WHEN (e.queue, e.key) = (o.queue, o.key) THEN e.seq END FROM TABLE_NAME AS e
+    WHERE (e.queue, e.key, e.seq) < (o.queue, o.key, o.seq) AND e.key <> '' AND e.failed_ms = 0
+    ORDER BY e.queue DESC, e.key DESC, e.seq DESC LIMIT 1), 0) END
+FROM TABLE_NAME AS o
+WHERE o.seq IN (SELECT seq FROM of_id WHERE n > 0 UNION ALL SELECT seq FROM of_key WHERE n > 0)
+  AND o.failed_ms = 0 AND o.try_ms <= NOW`
 )
 
 // queriesFor returns the statements for a table whose name was checked.
@@ -134,6 +165,8 @@ VALUES ($1, $2, $3, $4, $5, NOW + 1,
   set_config('enable_bitmapscan', 'off', true), set_config('idle_in_transaction_session_timeout', $1, true),
   CASE WHEN current_setting('jit', true) IS NOT NULL THEN set_config('jit', 'off', true) END`,
 		take:   write(takePostgreSQL),
+		resume: write(takeColumns + "\nWHERE o.seq NUMBERS AND " + takeConditions + "\nFOR UPDATE OF o SKIP LOCKED"),
+		behind: write(behindTaken),
 		read:   write(`SELECT seq, message FROM TABLE_NAME WHERE seq NUMBERS`),
 		remove: write(`DELETE FROM TABLE_NAME WHERE seq NUMBERS`),
 		refuse: write(`UPDATE TABLE_NAME SET failed_ms = NOW, error = $2, tries = tries + 1
@@ -152,9 +185,10 @@ WHERE failed_ms > 0 AND seq NUMBERS`),
 		// It changes nothing, and takes the lock for writing before anything is read.
 		q.begin = write(`UPDATE TABLE_NAME SET tries = tries WHERE seq < 0`)
 		q.take = write(takeSQLite)
+		q.resume = write(takeColumns + "\nWHERE o.seq NUMBERS AND " + takeConditions)
 		q.schema = schemaOfSQLite(q.schema, prefix, name)
 		for _, text := range []*string{
-			&q.insert, &q.take, &q.read, &q.remove, &q.refuse, &q.put, &q.failed, &q.retry, &q.discard,
+			&q.insert, &q.take, &q.resume, &q.behind, &q.read, &q.remove, &q.refuse, &q.put, &q.failed, &q.retry, &q.discard,
 		} {
 			*text = database.Parameters(isSQLite, *text)
 		}

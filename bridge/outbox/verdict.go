@@ -15,6 +15,7 @@ const (
 	done      verdict = iota // delete the row
 	waitQueue                // keep the row, and take no row of its queue for some time
 	waitRow                  // keep the row, and take it again after some time
+	stay                     // keep the row, which was not handed over
 	refuse                   // keep the row with its error, until somebody decides
 )
 
@@ -23,6 +24,8 @@ func verdictOf(err error) verdict {
 	switch {
 	case err == nil:
 		return done
+	case errors.Is(err, errBehind):
+		return stay
 	case errors.Is(err, bridge.ErrNotDurable): // the next hand-over waits for the durability again
 		return waitQueue
 	case errors.Is(err, bridge.ErrDuplicate), errors.Is(err, bridge.ErrNotScheduled):
