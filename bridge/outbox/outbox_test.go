@@ -61,6 +61,7 @@ func TestOneIDAndOneKeyKeepTheirOrder(t *testing.T) {
 		r.schedule("orders", "k2", bridge.Key("k"))
 		r.schedule("orders", "refused", bridge.Key("k"))
 		r.schedule("orders", "waits", bridge.Key("k"))
+		r.schedule("orders", "behind", bridge.Key("k"))
 		r.schedule("orders", "waits", bridge.Key("other"))
 		r.schedule("orders", "other2", bridge.Key("other"))
 		r.schedule("bills", "a", bridge.Key("k"))
@@ -89,12 +90,12 @@ func TestOneIDAndOneKeyKeepTheirOrder(t *testing.T) {
 			"schedule a, schedule k2" {
 			t.Errorf("batch %d: %s", batch, order)
 		}
-		r.wantRows(3, 1)
+		r.wantRows(4, 1)
 		r.to.refuse = map[string]error{}
 		r.exec("UPDATE duestream_outbox SET try_ms = 0")
 		r.drain()
 		redistest.Want(t, "behind it", strings.Join(r.to.took(), ", "),
-			"orders: schedule waits, orders: schedule waits, orders: schedule other2")
+			"orders: schedule waits, orders: schedule behind, orders: schedule waits, orders: schedule other2")
 	}
 }
 
@@ -207,6 +208,22 @@ func TestAFullServerLetsTheRowsOfItsQueueWait(t *testing.T) {
 			return r.status().Waiting == 0, "rows wait"
 		})
 		redistest.Want(t, "lines", strings.Join(r.log.Turns(), " "), "failing again")
+	}
+}
+
+// The log says what to do about a client that cannot give its durability, and about one that is closed. Regression: it
+// asked for a report.
+func TestTheLogSaysWhatToDo(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []error{bridge.ErrNotDurable, bridge.ErrClosed} {
+		r := newRig(t)
+		r.schedule("orders", "a")
+		r.to.refuse["orders"] = kind
+		r.drain()
+		text := strings.Join(r.log.Lines("is failing"), "")
+		if !strings.Contains(text, "hint=") || strings.Contains(text, "please report") {
+			t.Errorf("%v: %s", kind, text)
+		}
 	}
 }
 

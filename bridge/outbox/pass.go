@@ -430,7 +430,7 @@ func (r *Relay) settle(ctx context.Context, tx *sql.Tx, rows []*row, results []e
 
 // reportQueue remembers whether a queue must wait, and logs the change.
 func (r *Relay) reportQueue(queue string, err error) {
-	r.reporter.ReportPart("queue "+queue, err)
+	r.reporter.ReportPart("queue "+queue, explained(err))
 	if err == nil {
 		delete(r.waiting, queue)
 		return
@@ -441,6 +441,26 @@ func (r *Relay) reportQueue(queue string, err error) {
 		r.waiting[queue] = one
 	}
 	one.until = time.Now().Add(one.backoff.NextBackOff())
+}
+
+// Kinds of errors in the log that say what to do about them.
+var (
+	errNotDurable = lua.NewHinted("the durability of the relay's client is not reached",
+		"check the replicas and the append-only file of the Redis server; the rows wait until it is reached")
+	errClosed = lua.NewHinted("the relay's client is closed", "close it after Relay.Run has returned")
+)
+
+// explained adds to an error of a queue what to do about it, unless it says so itself.
+func explained(err error) error {
+	switch {
+	case err == nil || lua.Hint(err) != "":
+		return err
+	case errors.Is(err, bridge.ErrNotDurable):
+		return fmt.Errorf("%w: %w", errNotDurable, err)
+	case errors.Is(err, bridge.ErrClosed):
+		return fmt.Errorf("%w: %w", errClosed, err)
+	}
+	return err
 }
 
 func (r *Relay) countDone(one *row, result error) {
