@@ -35,7 +35,7 @@ func TestUsersOfFunctions(t *testing.T) {
 		}
 		k, queues := lua.NewKeys(g.prefix, "emails"), lua.NewGlobals(g.prefix).Queues
 		keys := map[string]string{"due": k.Due, "payload": k.Payload, "meta": k.Meta, "stream": k.Stream, "dead": k.Dead,
-			"wake":   k.Wake,
+			"wake": k.Wake, "progress": k.Progress,
 			"policy": k.Policy, "seen": k.Seen, "queues": queues}
 		functions := map[string]admin.Function{}
 		for _, f := range admin.Functions() {
@@ -76,8 +76,8 @@ func TestUsersOfFunctions(t *testing.T) {
 		is("[1")(call(producer, "schedule", scheduled...))
 		is("[1")(call(producer, "reschedule", "later", "+70000"))
 		is("[1]")(call(producer, "cancel", "later"))
-		read, err := worker.Client.Do(t.Context(), worker.Client.B().Arbitrary("XREADGROUP", "GROUP", "mailer", "c", "STREAMS",
-			k.Stream, ">").Build()).AsXRead()
+		read, err := worker.Client.Do(t.Context(), worker.Client.B().Arbitrary("XREADGROUP", "GROUP", "mailer", "c",
+			"STREAMS", k.Stream, ">").Build()).AsXRead()
 		if err != nil || len(read[k.Stream]) != 5 {
 			t.Fatal(read, err)
 		}
@@ -86,6 +86,7 @@ func TestUsersOfFunctions(t *testing.T) {
 			held[e.FieldValues["id"]] = e.ID
 		}
 		is("[1]")(call(worker, "extend", "mailer", "c", held["extended"], "extended"))
+		is("1")(call(worker, "save_progress", "mailer", "c", held["extended"], "extended", "page 7"))
 		// The second entry does not hold the message "another", so it is not acknowledged.
 		is("[1 0]")(call(worker, "ack", "mailer", held["acked"], "acked", held["extended"], "another"))
 		is("[1]")(call(worker, "retry", "mailer", "5", "1000,2000", held["retried"], "retried", "retry", "", "max_attempts",
