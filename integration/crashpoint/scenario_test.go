@@ -576,7 +576,7 @@ func exits() []scenario {
 			held := s.hold("a", "c1")["m"]
 			_, err := lua.SaveProgress(s.ctx, s.c, s.k, "a", "c1", held, []byte{0xff})
 			s.must(err)
-			s.owe("a", "m", delivered, delivered)
+			s.owed[address{"a", "m"}] = debt{delivered, delivered, interruptedMost}
 			return s.reclaims(attempts, 0)
 		}},
 		{script: "ack_result", state: "with a result", prepare: func(s *scene) func(rueidis.Client) error {
