@@ -93,6 +93,18 @@ func (o *clusterOperator) abilities() []ability {
 			counts, err := a.SetPartitionsDespiteKeys(ctx, queue, 7, nil)
 			return want(err, "partitions", counts.Latest(), 7)
 		}},
+		{"Admin.Result", func(ctx context.Context) error {
+			_, err := a.Result(ctx, queue, "held", "g")
+			return want(nil, "has no result", errors.Is(err, bridge.ErrNoResult), true)
+		}},
+		{"Admin.WaitFor", func(ctx context.Context) error {
+			_, err := a.WaitFor(ctx, queue, "d-0", "g", bridge.AwaitDone)
+			if !errors.Is(err, bridge.ErrDead) {
+				return fmt.Errorf("a message that is dead: %w", err)
+			}
+			_, err = a.WaitFor(ctx, queue, "held", "g", bridge.AwaitReady)
+			return err
+		}},
 		{"Admin.Bridges", func(ctx context.Context) error {
 			all, err := a.Bridges(ctx)
 			return want(err, "bridges", len(all), 1)

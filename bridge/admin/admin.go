@@ -28,6 +28,7 @@ import (
 
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/stream/await"
 )
 
 // Admin is an operator's handle on the queues of a prefix. Every operation of the duestream command is one of its
@@ -35,6 +36,7 @@ import (
 type Admin struct {
 	redis           *bridge.Redis
 	prefix          string
+	waiter          *await.Waiter           // for Result and WaitFor
 	operator        string                  // of As; "" = this process
 	observer        bridge.Observer         // nil = none
 	suggests        func(queue string) bool // whether an error may suggest the queue's name; nil = always
@@ -49,7 +51,7 @@ func New(r *bridge.Redis, prefix string) (*Admin, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Admin{redis: r, prefix: prefix}, nil
+	return &Admin{redis: r, prefix: prefix, waiter: await.NewWaiter(r.Client, prefix)}, nil
 }
 
 // Name returns the name of the operator in the histories of queues and in the records of changes: this process, unless

@@ -25,14 +25,20 @@ func queueNames(ctx context.Context, op *admin.Admin) []string {
 }
 
 // groupNames offers the groups of a queue.
-func groupNames(ctx context.Context, op *admin.Admin, queue string) (names []string) {
-	samples, _ := op.Watcher(queue).Look(ctx)
+func groupNames(ctx context.Context, op *admin.Admin, queue string) []string {
+	names, _ := Groups(ctx, op, queue)
+	return names
+}
+
+// Groups returns the names of the groups of a queue.
+func Groups(ctx context.Context, op *admin.Admin, queue string) (names []string, err error) {
+	samples, err := op.Watcher(queue).Look(ctx)
 	for _, q := range samples {
 		for _, g := range q.Groups {
 			names = append(names, g.Name)
 		}
 	}
-	return names
+	return names, err
 }
 
 // newestLetters offers the newest dead letters, each with the ID of its message and the reason.

@@ -21,6 +21,7 @@ var notOnACluster = map[string]string{
 	"duestream functions dump": "does not ask Redis",
 	"duestream man":            "does not ask Redis",
 	"duestream version":        "does not ask Redis",
+	"duestream result":         "is a call of Admin.Result, which TestEveryAbilityOfAnOperatorOnACluster makes",
 }
 
 // commandsOnACluster are command lines in the order of their run, with a text that each one prints. $letter is a dead
@@ -54,6 +55,7 @@ var commandsOnACluster = []struct{ line, says, stdin string }{
 	{line: "health", says: "bridge"},
 	{line: "doctor --quick --severity error q", says: "5 partitions"},
 	{line: "dead list q", says: "$letter"},
+	{line: "wait q order-42 --group g --state dead", says: "dead"},
 	{line: "dead show q $letter", says: "order-42"},
 	{line: "act redrive --error status --dry-run", says: "would be redriven 1"},
 	{line: "act purge q --error status --dry-run", says: "would be purged 1"},

@@ -16,16 +16,22 @@ var effects = map[string]string{
 	"duestream": "reads", "duestream serve": "moves", "duestream dev": "moves", "duestream health": "reads",
 	"duestream schedule": "adds", "duestream cancel": "deletes named items", "duestream reschedule": "moves",
 	"duestream bulk": "reads", "duestream bulk cancel": "asks q --all",
-	"duestream bulk reschedule": "moves", "duestream bulk expire": "moves", "duestream show": "reads", "duestream work": "moves",
-	"duestream act": "reads", "duestream act cancel": "asks q --all", "duestream act reschedule": "moves",
+	"duestream bulk reschedule": "moves", "duestream bulk expire": "moves", "duestream show": "reads",
+	"duestream work": "moves",
+	"duestream act":  "reads", "duestream act cancel": "asks q --all", "duestream act reschedule": "moves",
 	"duestream act expire": "moves", "duestream act redrive": "moves", "duestream act purge": "asks q --all",
-	"duestream search": "reads",
+	"duestream search": "reads", "duestream result": "reads", "duestream wait": "reads",
 
-	"duestream stats": "reads", "duestream top": "reads", "duestream find": "reads", "duestream story": "reads", "duestream peek": "reads", "duestream pending": "reads",
-	"duestream consumers": "reads", "duestream dead": "reads", "duestream dead list": "reads", "duestream dead show": "reads",
+	"duestream stats": "reads", "duestream top": "reads", "duestream find": "reads", "duestream story": "reads",
+	"duestream peek": "reads", "duestream pending": "reads",
+	"duestream consumers": "reads", "duestream dead": "reads", "duestream dead list": "reads",
+	"duestream dead show":    "reads",
 	"duestream dead redrive": "moves", "duestream dead edit": "moves", "duestream dead purge": "asks q --all",
-	"duestream queue": "reads", "duestream queue show": "reads", "duestream queue set": "sets", "duestream queue delete": "asks q --force", "duestream queue partitions": "sets", "duestream queue rollback": "moves",
-	"duestream recur": "reads", "duestream recur add": "sets", "duestream recur list": "reads", "duestream recur show": "reads",
+	"duestream queue": "reads", "duestream queue show": "reads", "duestream queue set": "sets",
+	"duestream queue delete": "asks q --force", "duestream queue partitions": "sets",
+	"duestream queue rollback": "moves",
+	"duestream recur":          "reads", "duestream recur add": "sets", "duestream recur list": "reads",
+	"duestream recur show":  "reads",
 	"duestream recur pause": "sets", "duestream recur resume": "sets",
 	"duestream recur run": "adds", "duestream recur rm": "deletes named items",
 	"duestream recur apply": "sets",
@@ -39,8 +45,9 @@ var effects = map[string]string{
 	"duestream migrate": "reads", "duestream migrate lmstfy": "adds",
 	"duestream functions": "reads", "duestream functions load": "adds", "duestream functions show": "reads",
 	"duestream functions delete": "asks", "duestream functions dump": "reads",
-	"duestream doctor": "repairs without loss", "duestream bench": "deletes its own", "duestream conformance": "has a server of its own",
-	"duestream man": "reads", "duestream version": "reads", "duestream help": "reads",
+	"duestream doctor": "repairs without loss", "duestream bench": "deletes its own",
+	"duestream conformance": "has a server of its own",
+	"duestream man":         "reads", "duestream version": "reads", "duestream help": "reads",
 	"duestream completion": "reads", "duestream completion bash": "reads", "duestream completion zsh": "reads",
 	"duestream completion fish": "reads", "duestream completion powershell": "reads",
 }
@@ -85,7 +92,8 @@ func TestPurgeByFlagsNeedsConsentWhateverTheFlags(t *testing.T) {
 	t.Parallel()
 	c := &clitest.CLI{T: t, URL: clitest.Unreachable}
 	for _, flags := range []string{
-		"--all", "--group g", "--reason expired", "--error x", "--id x", "--older-than 1h", "--newer-than 1h", "--limit 1", "--all --json", "--all --group g",
+		"--all", "--group g", "--reason expired", "--error x", "--id x", "--older-than 1h", "--newer-than 1h",
+		"--limit 1", "--all --json", "--all --group g",
 	} {
 		args := append([]string{"dead", "purge", "q"}, strings.Fields(flags)...)
 		c.Fails(exit.Invalid, []string{"add --yes"}, args...)

@@ -27,17 +27,26 @@ func printing(c *clitest.CLI) (fine, fails [][]string) {
 	for _, line := range []string{
 		"search --text hello", "act cancel --text hello --dry-run", "act expire q --all --dry-run",
 		"token list", "migrate lmstfy --dry-run --from " + c.URL, "schedule q --in 1h x", "recur add q r --every 1h",
-		"recur list", "recur show q r", "recur run q r", "recur pause q r", "recur resume q r", "show q one", "find one",
+		"recur list", "recur show q r", "recur run q r", "recur pause q r", "recur resume q r", "show q one",
+		"find one",
 		"stats", "stats q", "peek q", "queue show", "queue show q", "queue partitions q", "queue partitions q 1",
-		"queue set q max_attempts=5", "pause q", "resume q", "functions show", "version", "doctor --quick --severity error", "dead purge q --all --yes --dry-run",
-		"dead redrive q --all --dry-run", "bulk cancel q --all --dry-run", "bulk expire q --id-prefix two", "bulk reschedule q one --in 1h", "top --once --interval 100ms", "reschedule q one --in 2h", "conformance --worker --list",
+		"queue set q max_attempts=5", "pause q", "resume q", "functions show", "version",
+		"doctor --quick --severity error", "dead purge q --all --yes --dry-run",
+		"dead redrive q --all --dry-run", "bulk cancel q --all --dry-run", "bulk expire q --id-prefix two",
+		"bulk reschedule q one --in 1h", "top --once --interval 100ms", "reschedule q one --in 2h",
+		"conformance --worker --list",
 	} {
 		fine = append(fine, strings.Fields(line))
 	}
 	for _, line := range []string{
 		"search q two", "search --state gone", "act cancel q --all", "act purge q",
-		"show q two", "find two", "dead show q 1-1", "cancel q two", "reschedule q two --in 1s", "stats unknown", "schedule q --id one x", "health", "stats --nonsense",
-		"peek", "dead purge q --all", "bulk cancel q --all", "bulk expire q two", "stats -n 3", "schedule q --in nonsense x", "work q --json", "pending q nobody", "recur show q nobody", "recur add q r --every 1ms", "recur rm q nobody", "token rm nobody", "migrate lmstfy", "token add t --verb publish --queue q",
+		"show q two", "result q one --group g", "wait q one --timeout 10ms", "find two", "dead show q 1-1",
+		"cancel q two", "reschedule q two --in 1s", "stats unknown", "schedule q --id one x", "health",
+		"stats --nonsense",
+		"peek", "dead purge q --all", "bulk cancel q --all", "bulk expire q two", "stats -n 3",
+		"schedule q --in nonsense x", "work q --json", "pending q nobody", "recur show q nobody",
+		"recur add q r --every 1ms", "recur rm q nobody", "token rm nobody", "migrate lmstfy",
+		"token add t --verb publish --queue q",
 	} {
 		fails = append(fails, strings.Fields(line))
 	}
@@ -134,8 +143,11 @@ func TestAQueueThatNobodyKnowsIsNotFound(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)
 	for _, line := range []string{
-		"stats q", "stats q --watch", "stats q --partitions", "peek q", "queue show q", "queue show q --group g", "queue partitions q", "pending q g", "consumers q",
-		"dead list q", "dead list q --summary", "dead show q 1-1", "dead redrive q --all", "dead purge q --all --yes", "dead edit q 1-1 --payload x", "export q", "bulk cancel q --all --yes", "bulk expire q m", "bulk reschedule q m --in 1s",
+		"stats q", "result q m --group g", "wait q m --group g", "stats q --watch", "stats q --partitions", "peek q",
+		"queue show q", "queue show q --group g", "queue partitions q", "pending q g", "consumers q",
+		"dead list q", "dead list q --summary", "dead show q 1-1", "dead redrive q --all",
+		"dead purge q --all --yes", "dead edit q 1-1 --payload x", "export q", "bulk cancel q --all --yes",
+		"bulk expire q m", "bulk reschedule q m --in 1s",
 		"top q --once", "find one --queue q", "search q", "act cancel q --all --yes", "act redrive q --all", "doctor q",
 	} {
 		c.Fails(exit.NotFound, []string{"queue q: no such queue", "hint: "}, strings.Fields(line)...)
@@ -152,7 +164,8 @@ func TestAQueueThatNobodyKnowsIsNotFound(t *testing.T) {
 func TestHelpOfWhatDoesNotExistFails(t *testing.T) {
 	t.Parallel()
 	c := &clitest.CLI{T: t}
-	for _, line := range []string{"help nope", "help queue nope", "help stats nope", "queue nope", "dead nope", "functions nope",
+	for _, line := range []string{"help nope", "help queue nope", "help stats nope", "queue nope", "dead nope",
+		"functions nope",
 		"completion nope", "nope"} {
 		c.Fails(exit.Invalid, []string{"nope"}, strings.Fields(line)...)
 	}

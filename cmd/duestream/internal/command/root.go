@@ -51,7 +51,7 @@ Try it without installing anything:   duestream dev`,
 	root.AddCommand(
 		servers.Serve(a), servers.Dev(a), servers.Health(a), servers.Gateway(a), servers.Token(a),
 		messages.Schedule(a), messages.Cancel(a), messages.Reschedule(a), messages.Bulk(a),
-		messages.Act(a),
+		messages.Act(a), messages.Result(a), messages.Wait(a),
 		recurrences.Recur(a),
 		workers.Work(a), workers.Push(a),
 		looking.Show(a), looking.Peek(a), looking.Pending(a), looking.Consumers(a),

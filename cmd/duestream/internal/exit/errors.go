@@ -36,6 +36,9 @@ var (
 // ErrUnwell: the doctor printed findings of the severity that was asked for.
 var ErrUnwell = errors.New("something is wrong")
 
+// ErrNotYet: the time of wait was over, and the message was not in the state.
+var ErrNotYet = errors.New("not yet")
+
 // ErrFunctionsDenied marks the error of a user who may not list or load functions.
 var ErrFunctionsDenied = errors.New("functions are denied")
 

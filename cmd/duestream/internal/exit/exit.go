@@ -22,6 +22,7 @@ const (
 	Full        = 7
 	NotDurable  = 8
 	Unwell      = 9
+	NotYet      = 10
 	Interrupted = 130
 )
 
@@ -39,6 +40,7 @@ Exit codes:
   7    Redis is full: the message was not taken
   8    done, but Redis did not confirm the --durability asked for; repeating with the same ID waits again
   9    doctor: something is wrong
+  10   wait: the message was not in the state within the --timeout
   130  interrupted
 `
 
@@ -62,6 +64,12 @@ var outcomes = []outcome{
 	{ErrSomeWait, Partly, hintAtRunning},
 	{ErrPartly, Partly, ""},
 	{ErrUnwell, Unwell, ""},
+	{ErrNotYet, NotYet, "the same command waits again; `duestream show <queue> <id>` says where the message is"},
+	{bridge.ErrDead, Failure, "`duestream dead list <queue>` lists the dead letter, and `duestream dead redrive` gives " +
+		"the message another try"},
+	{bridge.ErrDone, Failure, "`duestream result <queue> <id>` prints the result"},
+	{bridge.ErrNoResult, NotFound, "only a message that was scheduled with --keep-result has a result, after its " +
+		"handler has succeeded, and only for that time: `duestream find <id>` says where the message is"},
 	{ErrCommandStart, Failure, "does the command exist, and may this user execute it? Its messages are given back " +
 		"with no attempt counted, and wait for another worker"},
 	{admin.ErrNoQueue, NotFound, "`duestream stats` lists the queues; is --prefix right? `duestream pause` and " +

@@ -16,7 +16,7 @@ import (
 func TestExitCodesAreThoseOfTheDocuments(t *testing.T) {
 	t.Parallel()
 	codes := []int{OK, Failure, Invalid, NotFound, Duplicate, Unavailable, Partly, Full,
-		NotDurable, Unwell, Interrupted}
+		NotDurable, Unwell, NotYet, Interrupted}
 	var inHelp []int
 	for _, m := range regexp.MustCompile(`(?m)^  (\d+) `).FindAllStringSubmatch(Help, -1) {
 		n, _ := strconv.Atoi(m[1])

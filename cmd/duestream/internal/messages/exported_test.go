@@ -8,3 +8,4 @@ type Cancelled = cancelled
 type CancelledRunning = cancelledRunning
 type FileTally = fileTally
 type RetryAnswer = retryAnswer
+type ResultAnswer = resultAnswer
