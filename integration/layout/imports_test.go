@@ -36,7 +36,7 @@ var below = map[string]string{
 	"stream/keeper":        "lua internal/loop internal/observe internal/policy internal/view",
 	"stream/pull":          "lua internal/loop internal/policy internal/tail internal/view stream",
 	"stream/sizes":         "lua internal/loop internal/policy internal/view stream",
-	"stream/lookup":        "lua internal/loop internal/policy internal/view stream stream/await stream/deadletter",
+	"stream/lookup":        "lua internal/loop internal/policy internal/view stream stream/deadletter",
 	"stream/deadletter":    "lua internal/loop internal/observe internal/view stream",
 	"stream/search":        "lua internal/loop internal/view stream/deadletter stream/lookup",
 	"stream/transfer":      "lua internal/loop internal/view stream stream/deadletter",
