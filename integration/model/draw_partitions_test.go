@@ -963,7 +963,7 @@ func (w *queueSequence) settle() {
 	globals := lua.NewGlobals(w.prefix)
 	expected := []string{globals.Queues, globals.Wake}
 	for _, part := range w.parts {
-		expected = append(expected, part.k.Policy, part.k.Wake, part.k.Stream, part.k.Dead)
+		expected = append(expected, part.k.Policy, part.k.Changes, part.k.Wake, part.k.Stream, part.k.Dead)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()

@@ -73,7 +73,8 @@ func (l *look) types(p place, keys, want []string) {
 				return l.finding(wrongType, p, key, "", 1, fmt.Sprintf("%s holds a %s where a %s belongs", key, is, want[i]))
 			})
 		}
-		if ttl[i] >= 0 && key != p.keys.History && key != p.keys.Rate { // these two expire by themselves when idle
+		expiresWhenIdle := key == p.keys.History || key == p.keys.Rate || key == p.keys.Changes
+		if ttl[i] >= 0 && !expiresWhenIdle {
 			l.probeEachTwice(func(l *look) *Finding { return l.expiry(p, key) })
 		}
 	}

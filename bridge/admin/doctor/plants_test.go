@@ -41,6 +41,14 @@ var defects = []plant{
 		p.do("HSET", p.shared.Tokens, "digest", "{}")
 		p.do("SET", p.shared.Bucket("digest"), "1")
 	}},
+	{"", "a record of changed settings, which expires", func(p *patient) {
+		p.do("XADD", p.keys.Changes, "*", "setting", "rate")
+		p.do("EXPIRE", p.keys.Changes, "1000")
+	}},
+	{"", "a result, and a rate of a group", func(p *patient) {
+		p.do("SET", p.keys.Result("g", "id}:due"), "5 1 1-1\n")
+		p.do("SET", p.keys.GroupRate("g"), "1 1")
+	}},
 	{"D201", "no bridge", func(p *patient) { p.stopHeart() }},
 	{"D201", "a heartbeat ahead of the clock", func(p *patient) {
 		p.stopHeart()
