@@ -116,7 +116,8 @@ func fail(w http.ResponseWriter, err error) {
 	http.Error(w, "try again later", http.StatusInternalServerError)
 }
 
-// traced makes a span for each request, which continues the trace of the caller. With tracing off it does nothing.
+// traced makes a span for each request. The span continues the trace of the caller. Without tracing, traced does
+// nothing.
 func (s *Shop) traced(next http.Handler) http.Handler {
 	if s.Tracing.Provider == nil {
 		return next
@@ -128,6 +129,6 @@ func (s *Shop) traced(next http.Handler) http.Handler {
 		defer span.End()
 		r = r.WithContext(ctx)
 		next.ServeHTTP(w, r)
-		span.SetName(r.Pattern) // "POST /orders/{id}/pay": known when the request was routed, and without an ID
+		span.SetName(r.Pattern) // "POST /orders/{id}/pay": known after routing, and without an ID
 	})
 }

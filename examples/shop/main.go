@@ -69,7 +69,7 @@ func must[T any](value T, err error) T {
 	return value
 }
 
-// check ends the program after an error. What it leaves open, such as connections, ends with the process.
+// check ends the program after an error. Open connections end with the process.
 func check(err error) {
 	if err != nil {
 		slog.Error("the shop ends", "error", err)

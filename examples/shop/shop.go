@@ -13,7 +13,8 @@ import (
 	"github.com/duestream/duestream/bridge/tracing"
 )
 
-// The two messages about an order. The payload is its ID: handlers look at the row, because a copy may be out of date.
+// The two messages about an order. The payload is the ID of the order. Handlers read the row of the order, because a
+// copy in the message may be out of date.
 var RemindOrder = bridge.Kind[string]{Name: "remind-order", Queue: "orders"}
 var CloseOrder = bridge.Kind[string]{Name: "close-order", Queue: "orders"}
 
@@ -21,7 +22,7 @@ var CloseOrder = bridge.Kind[string]{Name: "close-order", Queue: "orders"}
 const schema = `CREATE TABLE IF NOT EXISTS orders
 	(id text PRIMARY KEY, item text NOT NULL, state text NOT NULL, reminded boolean NOT NULL DEFAULT false)`
 
-// Shop keeps orders in a database, and closes those that nobody pays in time.
+// Shop keeps orders in a database, and closes orders that nobody pays in time.
 type Shop struct {
 	Config
 	DB      *sql.DB
@@ -36,7 +37,8 @@ func (s *Shop) Migrate(ctx context.Context) error {
 	return errors.Join(err, s.Outbox.Migrate(ctx, s.DB))
 }
 
-// Place stores an order and the messages that remind of it and close it, in one transaction.
+// Place stores an order and its two messages in one transaction. One reminds the customer, and the other closes the
+// order.
 func (s *Shop) Place(ctx context.Context, item string) (id string, err error) {
 	id = rand.Text()
 	return id, outbox.Transact(ctx, s.DB, func(tx *sql.Tx) error {
@@ -59,8 +61,8 @@ func (s *Shop) schedule(ctx context.Context, tx *sql.Tx, kind bridge.Kind[string
 // messageID names the message of a kind about an order, so that Pay can cancel it.
 func messageID(kind bridge.Kind[string], order string) string { return kind.Name + "-" + order }
 
-// Pay marks an order as paid and cancels its messages, in one transaction. A second payment changes nothing. A closed
-// order is sql.ErrNoRows.
+// Pay marks an order as paid and cancels its messages, in one transaction. A second payment changes nothing. For a
+// closed order it returns sql.ErrNoRows.
 func (s *Shop) Pay(ctx context.Context, id string) error {
 	return outbox.Transact(ctx, s.DB, func(tx *sql.Tx) error {
 		if _, err := update(ctx, tx, "UPDATE orders SET state = 'paid' WHERE id = $1 AND state <> 'closed'", id); err != nil {
@@ -102,7 +104,7 @@ func (s *Shop) updateAndMail(ctx context.Context, id, text, statement string) er
 	})
 }
 
-// update changes one order, and returns its item. With sql.ErrNoRows there is no order that fits.
+// update changes one order, and returns its item. sql.ErrNoRows means that the statement fits no order.
 func update(ctx context.Context, tx *sql.Tx, statement, id string) (item string, err error) {
 	err = tx.QueryRowContext(ctx, statement+" RETURNING item", id).Scan(&item)
 	return item, err

@@ -107,8 +107,8 @@ func TestAnUnpaidOrderIsClosedAfter30Minutes(t *testing.T) {
 	s.want(id, "closed", "Please pay your order: a lamp", "We have closed your order: a lamp")
 }
 
-// A payment takes both messages back. Without the cancellation they would stay for the rest of the 30 minutes, and the
-// handlers, which look at the order, would hide it.
+// A payment cancels both messages. Without the cancellation they would stay for the rest of the 30 minutes. The
+// handlers would hide this, because they check the order.
 func TestAPaidOrderHasNoMessages(t *testing.T) {
 	s := newShop(t)
 	id, other := s.place("a lamp"), s.place("a chair")
@@ -138,7 +138,7 @@ func TestAPaymentCountsBeforeItsCancellationArrives(t *testing.T) {
 	}
 }
 
-// The worker does its work, but dies or loses its connection before it can tell, so each message comes again.
+// The worker does its work, but dies or loses its connection before the acknowledgement. So each message comes again.
 func TestAMessageThatComesAgainDoesNothing(t *testing.T) {
 	s := newShop(t, func(next bridge.Handler) bridge.Handler {
 		return func(ctx context.Context, m *bridge.Message) error {
@@ -209,7 +209,8 @@ func TestHTTP(t *testing.T) {
 	call("GET", "/metrics", "", 200)
 }
 
-// A message leads to the request that scheduled it, although the relay sends it after the request has ended.
+// The trace of a message leads to the request that scheduled it, although the relay sends it after the request has
+// ended.
 func TestAMessageHasTheTraceOfItsRequest(t *testing.T) {
 	s := newShop(t)
 	spans := tracetest.NewInMemoryExporter()
