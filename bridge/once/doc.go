@@ -12,25 +12,26 @@
 // acknowledged without an effect. If two deliveries run at once, the second one waits for the first one's transaction.
 // The effects inside the database then happen once for each message and group.
 //
-// Not covered is every effect outside of that transaction. An e-mail that the handler sends is sent again if the
-// process dies between sending and the commit, and it was sent although the transaction is rolled back. For such
-// effects hand the message ID on as an idempotency key, or write a row of package bridge/outbox in the transaction and
-// let another handler send the e-mail: it is then sent at least once, and never for a transaction that was rolled back.
+// Effects outside of that transaction are not covered. If the process dies between sending an e-mail and the commit,
+// the handler sends the e-mail again. If the transaction is rolled back, the e-mail was sent all the same. For such
+// effects, hand the message ID on as an idempotency key. Or write a row of package bridge/outbox in the transaction,
+// and let another handler send the e-mail. The e-mail is then sent at least once, and never for a transaction that was
+// rolled back.
 //
-// A message is known by its queue, its group and its ID, or by the key of Config.Key:
+// The queue, the group and the ID identify a message. Config.Key may set another text in place of the ID.
 //
-//   - An ID that a program schedules again on purpose, after its message was handled, looks handled: the new message is
-//     acknowledged without an effect. Choose IDs that are used once; or let Config.Key add what is different, such as a
-//     header with a version. A debounced message (bridge.Replace) is such a case, and so is an ID like "close-42" of an
-//     order that can be opened again. Occurrences of a recurrence have IDs of their own.
+//   - If a program schedules an ID again on purpose, after its message was handled, the new message looks handled: it
+//     is acknowledged without an effect. Choose IDs that are used once, or let Config.Key add a text that differs, such
+//     as a header with a version. A debounced message (bridge.Replace) is such a case, and so is an ID like "close-42"
+//     of an order that can be opened again. Occurrences of a recurrence have IDs of their own.
 //   - A redriven dead letter has the ID of its message. If its effect was committed before the message died (the worker
-//     crashed again and again between commit and acknowledgement), it has no second effect; else it has its first. To
-//     repeat an effect on purpose, use Once.Forget before the redrive.
-//   - Entries that another program adds to a stream without the field id have IDs that are unique in one partition of
-//     their queue only. Give them an ID.
+//     crashed again and again between commit and acknowledgement), the redrive has no second effect. Otherwise it has
+//     the first effect. To repeat an effect on purpose, use Once.Forget before the redrive.
+//   - Entries that another program adds to a stream without the field id have IDs that are unique only in one partition
+//     of their queue. Give them an ID.
 //
-// Records are removed by age: call Once.Clean regularly. Keep them for longer than a message may come again: the time
-// of all retries and snoozes, plus the time in which you may redrive a dead letter, plus the longest stay in an outbox.
+// Call Once.Clean regularly: it removes old records. Keep records for longer than a message may come again: the time of
+// all retries and snoozes, plus the time in which you may redrive a dead letter, plus the longest stay in an outbox.
 // With the default policy retries last about a day. A record is about 150 bytes.
 //
 // Databases: PostgreSQL 10 or newer, and SQLite 3.43 or newer for quick tests. The package imports no driver.

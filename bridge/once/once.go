@@ -26,10 +26,10 @@ const (
 	SQLite                    // for quick tests
 )
 
-// Config configures a Once. The zero value is the table DefaultTable in PostgreSQL.
+// Config configures a Once. The zero value means the table DefaultTable in PostgreSQL.
 type Config struct {
-	// Table is the name of the table, with or without a schema: "once", "shop.once". A name is 1 to 40 of a-z, 0-9 and
-	// _, and does not begin with a digit. Default DefaultTable.
+	// Table is the name of the table, with or without a schema: "once", "shop.once". A name has 1 to 40 characters of
+	// a-z, 0-9 and _, and does not begin with a digit. Default DefaultTable.
 	Table string
 	// Dialect is the database. Default PostgreSQL.
 	Dialect Dialect
@@ -51,7 +51,8 @@ func Pgx[R interface{ RowsAffected() int64 }](tx interface {
 	return database.OfPgx(tx.Exec)
 }
 
-// SchemaPostgreSQL creates the table DefaultTable in PostgreSQL. Once.Schema has the same for a table of another name.
+// SchemaPostgreSQL creates the table DefaultTable in PostgreSQL. Once.Schema returns the same statements for a table of
+// another name.
 const SchemaPostgreSQL = `CREATE TABLE IF NOT EXISTS "duestream_once" (
   queue   text   NOT NULL,
   "group" text   NOT NULL,
@@ -142,10 +143,10 @@ func (o *Once) Do(ctx context.Context, tx Tx, m *bridge.Message, effect func() e
 	return true, effect()
 }
 
-// Handler returns a handler that calls handle in a transaction, once for each message and group. The transaction is
-// committed if handle returns nil, and else rolled back; the error is that of the handler. A message that was handled
-// before is acknowledged. If it is unknown whether the commit succeeded, the message is retried, and the record
-// decides. For typed kinds, or with pgx, use Do.
+// Handler returns a handler that calls handle in a transaction, once for each message and group. If handle returns nil,
+// the transaction is committed. Otherwise it is rolled back, and the handler returns the error of handle. A message
+// that was handled before is acknowledged. If it is unknown whether the commit succeeded, the message is retried, and
+// the record decides. For typed kinds, or with pgx, use Do.
 func (o *Once) Handler(db *sql.DB,
 	handle func(ctx context.Context, tx *sql.Tx, m *bridge.Message) error) bridge.Handler {
 	return func(ctx context.Context, m *bridge.Message) (err error) {
@@ -182,9 +183,9 @@ func (o *Once) Forget(ctx context.Context, tx Tx, queue, group, id string) (know
 	return removed > 0, nil
 }
 
-// Clean removes records that are older than age by the clock of the database, the oldest first, at most limit, and
-// returns their number. Call it regularly, and again at once if it returns limit. A message that comes again after its
-// record was removed has an effect again.
+// Clean removes at most limit records that are older than age by the clock of the database, the oldest first. It
+// returns the number of removed records. Call it regularly, and again at once if it returns limit. A message that comes
+// again after its record was removed has an effect again.
 func (o *Once) Clean(ctx context.Context, tx Tx, age time.Duration, limit int) (removed int, err error) {
 	if err := errors.Join(lua.CheckDelay("age", age), lua.Between("limit", limit, 1, 1_000_000)); err != nil {
 		return 0, fmt.Errorf("once: clean: %w", err)

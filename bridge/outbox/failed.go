@@ -20,8 +20,8 @@ type Status struct {
 	Oldest          time.Duration // age of the oldest waiting row; 0 = none waits
 }
 
-// Status counts the rows of the table. It reads the whole table. An alert is well set on Oldest, which is about the
-// time that a message spends in the outbox, and on Failed.
+// Status counts the rows of the table. It reads the whole table. Set alerts on Failed and on Oldest, which is about the
+// time that a message spends in the outbox.
 func (o *Outbox) Status(ctx context.Context, db Reader) (Status, error) {
 	var s Status
 	rows, err := db.QueryContext(ctx, o.sql.status)
@@ -45,7 +45,7 @@ type Row struct {
 	Operation string // "schedule" or "cancel"
 	Queue, ID string
 	Message   string    // JSON of the message; empty for a cancellation
-	Written   time.Time // by the clock of the database, as Due and Failed
+	Written   time.Time // by the clock of the database, like Due and Failed
 	Due       time.Time // about when the message was to be due
 	Failed    time.Time // when it was refused
 	Error     string
@@ -74,8 +74,8 @@ func (o *Outbox) Failed(ctx context.Context, db Reader, after int64, limit int) 
 }
 
 // Retry lets refused rows wait for a relay again, and returns their number. Numbers of other rows have no effect. A row
-// keeps its number: it is handed over before all rows of its ID that still wait. Rows of its ID that were handed over
-// in the meantime have been overtaken: look whether a cancellation is among them.
+// keeps its number, so it is handed over before all rows of its ID that still wait. Rows of its ID that were handed
+// over in the meantime have overtaken it: check whether a cancellation is among them.
 func (o *Outbox) Retry(ctx context.Context, tx Tx, seqs ...int64) (int, error) {
 	return o.change(ctx, tx, "retry", o.sql.retry, seqs)
 }

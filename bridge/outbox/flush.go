@@ -5,9 +5,9 @@ import (
 	"fmt"
 )
 
-// Flush hands over the rows that wait, and returns when none is left, within the Timeout for each batch. It is for
-// tests, which then need not run the relay, and for short programs. The error says how many rows still wait, for
-// example because Redis does not answer, or is that of the database. Flush reads the whole table at its end.
+// Flush hands over the rows that wait, and returns when none is left. It takes at most RelayConfig.Timeout for each
+// batch. Tests use it in place of Run, and so do short programs. If rows still wait, for example because Redis does not
+// answer, the error gives their number. An error of the database is returned. At its end, Flush reads the whole table.
 func (r *Relay) Flush(ctx context.Context) error {
 	for found := true; found; {
 		if err := ctx.Err(); err != nil {

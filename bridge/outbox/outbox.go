@@ -18,17 +18,17 @@ import (
 // DefaultTable is the table of an Outbox whose Config names none.
 const DefaultTable = "duestream_outbox"
 
-// Config configures an Outbox. The zero value is the table DefaultTable in PostgreSQL.
+// Config configures an Outbox. The zero value means the table DefaultTable in PostgreSQL.
 type Config struct {
-	// Table is the name of the table, with or without a schema: "outbox", "shop.outbox". A name is 1 to 40 of a-z, 0-9
-	// and _, and does not begin with a digit. Default DefaultTable.
+	// Table is the name of the table, with or without a schema: "outbox", "shop.outbox". A name has 1 to 40 characters
+	// of a-z, 0-9 and _, and does not begin with a digit. Default DefaultTable.
 	Table string
 	// Dialect is the database. Default PostgreSQL.
 	Dialect Dialect
-	// Dedup is the dedup window of messages without an ID of the program's own: if a row is handed over twice within
-	// this time, the message is stored once, even if it was delivered in between. It costs about 100 bytes of Redis
-	// memory for each message in this time. Whole milliseconds. Default 0: a row that is handed over again after its
-	// delivery is delivered again.
+	// Dedup is the dedup window of messages whose ID the outbox makes. If a row is handed over twice within this time,
+	// the message is stored once, even if it was delivered in between. It costs about 100 bytes of Redis memory for
+	// each message in this time. Whole milliseconds. Default 0: a row that is handed over again after its delivery is
+	// delivered again.
 	Dedup time.Duration
 }
 
@@ -70,18 +70,18 @@ func Pgx[R interface{ RowsAffected() int64 }](tx interface {
 // bridge.WithID, or else a new ULID. Once the transaction has committed, the message is handed over as Client.Schedule
 // would send it.
 //
-// A relative time (In, Spread, ExpiresIn) counts from this call, by the clock of the database, and not from the
-// hand-over. Only the time that passed until the hand-over is measured there; the rest counts by the clock of the Redis
-// server, so the two clocks may differ. If the time has passed when the transaction commits, or when Redis comes back,
-// the message is due at once, or has expired. The times of bridge.At and bridge.ExpiresAt are those of the Redis
-// server's clock, as always. A dedup window begins with the hand-over.
+// A relative time (In, Spread, ExpiresIn) counts from this call and not from the hand-over. The clock of the database
+// measures the time until the hand-over, and the clock of the Redis server measures the rest. So the two clocks may
+// differ. If the time has passed when the transaction commits, or when Redis comes back, the message is due at once, or
+// has expired. The times of bridge.At and bridge.ExpiresAt are times of the Redis server's clock, as always. A dedup
+// window begins with the hand-over.
 //
-// With an ID that is scheduled already, or whose dedup window has not ended, the message is dropped: a relay cannot
-// tell this from a second hand-over of the same row. RelayStats counts it. Use bridge.Replace if the new message shall
-// win.
+// If the ID is scheduled already, or its dedup window has not ended, the relay drops the message, because it cannot
+// distinguish it from a second hand-over of the same row. RelayStats counts it. With bridge.Replace the new message
+// wins.
 //
-// ErrInvalid means that nothing was written. After any other error the state of the transaction is that of the
-// database: PostgreSQL accepts no further statement in it.
+// ErrInvalid means that nothing was written. After any other error, the database decides the state of the transaction:
+// PostgreSQL accepts no further statement in it.
 func (o *Outbox) Schedule(ctx context.Context, tx Tx, queue string, payload []byte,
 	options ...bridge.Option) (id string, err error) {
 	m := bridge.NewMessage{Payload: payload}
@@ -112,7 +112,7 @@ func (o *Outbox) Send(ctx context.Context, tx Tx, queue string, m bridge.NewMess
 	return m.ID, err
 }
 
-// ScheduleKind is Outbox.Schedule for a value of a typed kind, as Kind.Schedule is Client.Schedule for one.
+// ScheduleKind is Outbox.Schedule for a value of a typed kind. Kind.Schedule is the same for a Client.
 func ScheduleKind[T any](ctx context.Context, o *Outbox, tx Tx, kind bridge.Kind[T], value T,
 	options ...bridge.Option) (id string, err error) {
 	m, err := kind.Message(value, options...)
@@ -122,10 +122,10 @@ func ScheduleKind[T any](ctx context.Context, o *Outbox, tx Tx, kind bridge.Kind
 	return o.Send(ctx, tx, kind.Queue, m)
 }
 
-// Cancel writes a row that cancels a message, in the transaction. It is handed over as Client.Cancel, after all rows
-// with the same ID that were written before. If the message is ready by then, or was delivered, nothing happens, and
-// RelayStats counts it as too late. The program is not told, so the handler must check whether its work is still
-// wanted. Retries are not cancelled. Errors are those of Schedule.
+// Cancel writes a row that cancels a message, in the transaction. A relay hands it over as a call of Client.Cancel,
+// after all earlier rows with the same ID. If the message is ready by then, or was delivered, nothing happens, and
+// RelayStats counts it as too late. The program does not learn of this, so the handler must check whether its work is
+// still wanted. Retries are not cancelled. Errors are those of Schedule.
 func (o *Outbox) Cancel(ctx context.Context, tx Tx, queue, id string) error {
 	if err := errors.Join(lua.CheckQueue(queue), lua.CheckID(id)); err != nil {
 		return fmt.Errorf("outbox: cancel %s/%s: %w", queue, id, err)

@@ -67,8 +67,8 @@ func (r *Relay) tryPass(ctx context.Context) (found bool, err error) {
 	return true, nil
 }
 
-// take locks and reads the next rows, without the queues that wait. It also returns the rows that follow them, and
-// found no room in the batch.
+// take locks and reads the next rows, except the rows of queues that wait. It also returns the rows behind them for
+// which the batch has no room.
 func (r *Relay) take(ctx context.Context, tx *sql.Tx) (rows, later []*row, err error) {
 	if err := r.prepare(ctx, tx); err != nil {
 		return nil, nil, err
@@ -85,16 +85,17 @@ func (r *Relay) take(ctx context.Context, tx *sql.Tx) (rows, later []*row, err e
 	return rows, later, r.readMessages(ctx, tx, rows)
 }
 
-// runs are the IDs and ordering keys with rows that found no room in the last batch. The search for rows may walk past
-// all rows that wait for an earlier one. So the relay goes on with these for some times as long as the search took, and
-// a long run is not searched again for each batch.
+// runs are the IDs and ordering keys with rows for which the last batch had no room. The search for rows may walk past
+// all rows that wait for an earlier one. So the relay goes on with these IDs and keys for perSearch times the duration
+// of the search. It does not search a long run again for each batch.
 type runs struct {
 	later    []*row        // their next rows
 	searched time.Duration // how long the last search took
 	since    time.Time     // when it ended
 }
 
-// perSearch is the time for which a relay goes on with rows that it knows, in times of the last search.
+// perSearch is the time for which a relay goes on with rows that it knows, as a multiple of the duration of the last
+// search.
 const perSearch = 4
 
 // lockFirst locks and returns rows that are the first of their ID and of their ordering key.
@@ -118,8 +119,8 @@ func (r *Relay) lockFirst(ctx context.Context, tx *sql.Tx) ([]*row, error) {
 	return rows, err
 }
 
-// addBehind fills a batch with the rows that follow the given ones: those of the same IDs and ordering keys, each with
-// all rows before it. The rows are returned in the order of their numbers.
+// addBehind fills a batch with rows behind the given ones: rows of the same IDs and ordering keys. It adds a row only
+// together with all rows before it. The rows are returned in the order of their numbers.
 func (r *Relay) addBehind(ctx context.Context, tx *sql.Tx, first []*row) (rows, later []*row, err error) {
 	room := r.cfg.Batch - len(first)
 	if room > 0 {
@@ -162,7 +163,8 @@ func (r *Relay) prepare(ctx context.Context, tx *sql.Tx) error {
 }
 
 // chosen returns as many rows as fit into a batch of this size, at least one. Each queue has an equal share, and at
-// least one row if there is room. Their order changes from call to call, so that none is always the last.
+// least one row if there is room. The order of the queues changes from call to call, so that no queue is always the
+// last.
 func chosen(rows []*row, size int64) (batch []*row) {
 	byQueue := map[string][]*row{}
 	for _, one := range rows {
@@ -179,7 +181,8 @@ func chosen(rows []*row, size int64) (batch []*row) {
 	return batch
 }
 
-// rowsOf returns the rows of a query, without their messages. behind says that the query has the rows before.
+// rowsOf returns the rows of a query, without their messages. behind says that the query also returns the numbers of
+// the rows before.
 func (r *Relay) rowsOf(ctx context.Context, tx *sql.Tx, behind bool, query string,
 	args ...any) (rows []*row, err error) {
 	found, err := tx.QueryContext(ctx, query, args...)
@@ -265,10 +268,10 @@ func (r *Relay) handOver(ctx context.Context, rows []*row) []error {
 // errBehind is the result of a row that was not handed over, because an earlier one must come first.
 var errBehind = errors.New("an earlier row waits")
 
-// handOverQueue hands the rows of one queue over, and sets their results. The rows of one ID, and of one ordering key,
-// follow one another, each after the confirmation of the one before: within one call a message that is refused, for
-// example by a full server, could be overtaken by the next one. A row behind one that still waits stays. So do rows for
-// which no time is left, because a hand-over that is cut off is repeated.
+// handOverQueue hands the rows of one queue over, and sets their results. It hands over the rows of one ID, or of one
+// ordering key, one after another. Each row follows after the confirmation of the row before, because within one call
+// the next message could overtake a refused one, for example on a full server. A row behind a row that still waits
+// stays. Rows for which no time is left stay too, because a hand-over that is cut off is repeated.
 func (r *Relay) handOverQueue(ctx context.Context, queue string, rows []*row, indexes []int, results []error) {
 	deadline, _ := ctx.Deadline()
 	waits := map[string]bool{} // IDs and ordering keys with a row that stays
@@ -299,7 +302,7 @@ func (r *Relay) handOverQueue(ctx context.Context, queue string, rows []*row, in
 }
 
 // wavesOf divides rows, which are in the order of their numbers. Each wave has at most one row of each ID and of each
-// ordering key, and the rows before it are in earlier waves.
+// ordering key. Earlier rows of the same ID or key are in earlier waves.
 func wavesOf(rows []*row, indexes []int) (waves [][]int) {
 	next := map[string]int{} // the first wave that has no row of this ID or key, and none behind it
 	for _, i := range indexes {
@@ -318,7 +321,8 @@ func wavesOf(rows []*row, indexes []int) (waves [][]int) {
 	return waves
 }
 
-// handOverWave hands rows of one queue over, of which no two have the same ID or ordering key, and sets their results.
+// handOverWave hands rows of one queue over, and sets their results. No two of the rows have the same ID or ordering
+// key.
 func (r *Relay) handOverWave(ctx context.Context, queue string, rows []*row, indexes []int, results []error) {
 	var messages []bridge.NewMessage
 	var scheduled, cancelled []int // indexes
@@ -382,7 +386,7 @@ func (r *Relay) sendTogether(ctx context.Context, queue string, messages []bridg
 	return errs
 }
 
-// settle deletes or changes the rows by their results. It returns what is to be done after the commit, once for each
+// settle deletes or changes the rows by their results. It returns the functions to call after the commit, one for each
 // row that is deleted or changed.
 func (r *Relay) settle(ctx context.Context, tx *sql.Tx, rows []*row, results []error) (settled []func(), err error) {
 	q := r.cfg.Outbox.sql

@@ -54,8 +54,8 @@ type RelayConfig struct {
 	// Poll is the pause after a pass that found no row. It doubles with each such pass, up to MaxPoll. Wake ends the
 	// pause. A pass costs one transaction with one statement. Defaults 50 ms and 1 s.
 	Poll, MaxPoll time.Duration
-	// Timeout ends a hand-over to a server that does not answer, and a pass whose database does not answer after twice
-	// this time. Its rows are handed over again later. Default 5s.
+	// Timeout ends a hand-over to a server that does not answer. A pass whose database does not answer ends after twice
+	// this time. The rows are handed over again later. Default 5s.
 	Timeout time.Duration
 
 	Logger *slog.Logger // nil = discard
@@ -67,9 +67,9 @@ type RelayConfig struct {
 // pauses that double, up to about 10 s. The queues of other servers of a cluster are not delayed. The log has one line
 // when a queue or the database begins to fail, and one when it works again.
 //
-// A row that duestream refuses for its own sake is kept with its error: see Outbox.Failed. It stops no other row. A row
-// that may be accepted later, for example with an ordering key while an old bridge is alive, is tried for about an hour
-// first.
+// If duestream refuses a row because of the row itself, the relay keeps it with its error: see Outbox.Failed. Such a
+// row stops no other row. A row that may be accepted later, for example with an ordering key while an old bridge is
+// alive, is tried for about an hour first.
 type Relay struct {
 	cfg      RelayConfig
 	wake     chan struct{}
@@ -79,8 +79,8 @@ type Relay struct {
 
 	batchBytes int64                    // a batch ends after this many bytes
 	passing    sync.Mutex               // held during a pass: Flush may be called while Run runs
-	waiting    map[string]*waitingQueue // used during a pass alone
-	runs       runs                     // used during a pass alone
+	waiting    map[string]*waitingQueue // used only during a pass
+	runs       runs                     // used only during a pass
 }
 
 // waitingQueue is a queue whose rows are left out until a point in time, because its server failed.
@@ -91,7 +91,7 @@ type waitingQueue struct {
 
 type counts struct{ scheduled, cancelled, duplicates, tooLate, refused, putOff atomic.Int64 }
 
-// RelayStats counts the rows of a relay since it was made. Each deleted row is counted in one of the first four.
+// RelayStats counts the rows of a relay since it was made. Each deleted row is counted in one of the first four fields.
 type RelayStats struct {
 	Scheduled int64 // messages that were stored
 	Cancelled int64 // messages that were cancelled
@@ -147,8 +147,8 @@ func (r *Relay) Stats() RelayStats {
 	}
 }
 
-// Run hands rows over until ctx is cancelled. It ends the hand-over that has begun, and returns nil: within twice
-// RelayConfig.Timeout at most. Call it once. Every error of the database and of Redis is retried.
+// Run hands rows over until ctx is cancelled. Then it finishes the hand-over that has begun, and returns nil within
+// twice RelayConfig.Timeout. Call it once. After every error of the database or of Redis, it tries again.
 func (r *Relay) Run(ctx context.Context) error {
 	defer r.floods.Close()
 	failures := loop.NewBackoff(maxBackoff)

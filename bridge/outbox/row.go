@@ -22,7 +22,7 @@ type row struct {
 	tries     int64
 	key       string // ordering key; "" = none
 
-	// Numbers of the last waiting rows of its ID and of its ordering key before it; 0 = there is none.
+	// Numbers of the waiting rows just before this one with its ID and with its ordering key; 0 = there is none.
 	beforeOfID, beforeOfKey int64
 }
 
@@ -34,7 +34,7 @@ func (r *row) names() []string {
 	return []string{"id " + r.id, "key " + r.key}
 }
 
-// stored is the JSON of a message in a row: that of a batch, which has no relative expiry, and that expiry.
+// stored is the JSON of a message in a row. It is the JSON of a message in a batch, and has a relative expiry besides.
 type stored struct {
 	message.Line
 	ExpiresIn *int64 `json:"expires_in_ms,omitempty"`
@@ -76,7 +76,7 @@ func (r *row) message() (bridge.NewMessage, error) {
 // longAgo is an expiry that has passed by every clock.
 var longAgo = time.UnixMilli(1e12)
 
-// after returns the message as it is to be sent at the given time after the program asked for it.
+// after returns the message that a relay sends when the program has asked for it this long ago.
 func after(m bridge.NewMessage, age time.Duration) bridge.NewMessage {
 	if m.At.IsZero() {
 		m.Delay = max(0, m.Delay+lua.SpreadOf(m.ID, m.Spread)-age)

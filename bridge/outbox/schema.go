@@ -19,8 +19,8 @@ const (
 	SQLite
 )
 
-// SchemaPostgreSQL creates the table DefaultTable in PostgreSQL. Outbox.Schema has the same for a table of another
-// name.
+// SchemaPostgreSQL creates the table DefaultTable in PostgreSQL. Outbox.Schema returns the same statements for a table
+// of another name.
 //
 // A row waits (failed_ms = 0) or was refused (failed_ms > 0). All times are in Unix milliseconds by the database's
 // clock.
@@ -157,10 +157,10 @@ func queriesFor(dialect Dialect, table string) queries {
 VALUES ($1, $2, $3, $4, $5, NOW + 1,
   CASE WHEN CAST($6 AS bigint) > 0 THEN CAST($6 AS bigint) ELSE NOW + 1 END + CAST($7 AS bigint))`),
 		// PostgreSQL guesses that few rows pass the conditions of take, and would sort all rows of a queue to find the
-		// first ones. So the relay forbids sorting in its transaction, and the rows come in the order of the index. By
-		// the same wrong guess it would compile the query in each pass, which takes longer than the query; PostgreSQL 10
-		// has no such setting. The limit of idle time frees the rows of a relay that is frozen or cut off: its session
-		// would hold them until the keepalive of TCP ends it, after hours.
+		// first ones. So the relay forbids sorting in its transaction, and the rows come in the order of the index.
+		// Because of the same wrong guess, it would compile the query in each pass, which takes longer than the query
+		// itself. PostgreSQL 10 has no setting for this. The limit of idle time frees the rows of a relay that is
+		// frozen or cut off: its session would hold them until the keepalive of TCP ends it, after hours.
 		begin: `SELECT set_config('enable_sort', 'off', true), set_config('enable_seqscan', 'off', true),
   set_config('enable_bitmapscan', 'off', true), set_config('idle_in_transaction_session_timeout', $1, true),
   CASE WHEN current_setting('jit', true) IS NOT NULL THEN set_config('jit', 'off', true) END`,

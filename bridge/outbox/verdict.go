@@ -54,7 +54,7 @@ const (
 	maxTries    = 60
 )
 
-// nextWait returns how long a row waits after it was tried this often before.
+// nextWait returns how long a row waits after this number of earlier tries.
 func nextWait(tries int64) time.Duration {
 	return min(longestWait, firstWait<<min(tries, 10))
 }
