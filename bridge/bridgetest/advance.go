@@ -54,7 +54,7 @@ func (k *Kit) AdvanceTo(t time.Time) {
 func (k *Kit) advanceTo(t time.Time) {
 	k.t.Helper()
 	if !k.advancing.CompareAndSwap(false, true) {
-		// It may be a handler that calls, so the goroutine of the test alone may end the test.
+		// The caller may be a handler, and only the goroutine of the test may end the test.
 		k.t.Errorf("bridgetest: Advance is called while another Advance runs: a handler must not call it")
 		return
 	}
@@ -126,7 +126,7 @@ func (k *Kit) settle() (*state, error) {
 		}
 		if k.clock.fire() || changed {
 			quiet = time.Now()
-			if len(k.workers) > 0 { // a look that comes before the workers have read is in vain
+			if len(k.workers) > 0 { // a look before the workers have read finds nothing new
 				k.awaitActivity(timer)
 			}
 			continue
@@ -172,7 +172,7 @@ func (k *Kit) awaitActivity(timer *time.Timer) {
 	}
 }
 
-// obstacle tells why the workers are not done with the present time; "" if they are.
+// obstacle returns the reason why workers still have work at the present time; "" if they have none.
 func (k *Kit) obstacle(s *state) string {
 	for _, p := range s.partitions {
 		for _, g := range p.groups {
@@ -198,7 +198,7 @@ func (k *Kit) endedWorker() error {
 	return nil
 }
 
-// missingGroup tells which worker has not created its group yet, although its queue exists; "" if there is none.
+// missingGroup names a worker that has not created its group yet, although its queue exists; "" if there is none.
 func (k *Kit) missingGroup(s *state) string {
 	for _, w := range k.workers {
 		for _, queue := range w.queues {

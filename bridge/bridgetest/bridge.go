@@ -68,7 +68,7 @@ func newSteppedBridge(
 	}
 }
 
-// beat tells clients that a bridge is alive, and that it knows everything that this release knows.
+// beat tells clients that a bridge is alive, and that it has all features of this release.
 func (b *steppedBridge) beat(ctx context.Context) error {
 	_, _, err := lua.Heartbeat(ctx, b.client, lua.NewGlobals(b.prefix), b.id, aliveFor)
 	return err
@@ -149,8 +149,8 @@ func (b *steppedBridge) plan(ctx context.Context, p *partition) (changed bool, e
 	return true, nil
 }
 
-// reclaim takes entries from consumers that hold them for longer than the visibility timeout, or than their lease. The
-// entries of workers are left out: a worker extends them, or is told of as hanging.
+// reclaim takes entries from consumers that hold them for longer than the visibility timeout, or than their lease. It
+// leaves out the entries of workers: a worker extends them, or the kit reports that it hangs.
 func (b *steppedBridge) reclaim(ctx context.Context, p *partition) (changed bool, err error) {
 	now := b.clock.Now()
 	isOver := !p.lease.IsZero() && !p.lease.After(now)
@@ -177,8 +177,8 @@ func (b *steppedBridge) reclaim(ctx context.Context, p *partition) (changed bool
 	return reclaimed.Moved() > 0 || reclaimed.More, err
 }
 
-// setIdleTime makes the server count the time that an entry is pending by the clock of the kit. JUSTID leaves the
-// number of deliveries as it is.
+// setIdleTime gives the server the time for which an entry is pending by the clock of the kit. JUSTID leaves the number
+// of deliveries as it is.
 func (b *steppedBridge) setIdleTime(ctx context.Context, p *partition, held heldEntry) error {
 	if !b.setIdle {
 		return nil
@@ -189,7 +189,7 @@ func (b *steppedBridge) setIdleTime(ctx context.Context, p *partition, held held
 	if err := c.Do(ctx, claim).Error(); err != nil {
 		return lua.Classify("XCLAIM", err)
 	}
-	b.ages.told(p, held, idle)
+	b.ages.noteIdle(p, held, idle)
 	return nil
 }
 

@@ -25,8 +25,9 @@ type kitTimer struct {
 	call func()
 }
 
-// order makes what a goroutine did before its call of order happen, for the memory model of Go, before what another one
-// does after its call. The test and a handler are ordered by the server, which the race detector does not see.
+// order puts two goroutines into an order for the memory model of Go: everything before the first call of order happens
+// before everything after the second call. The server puts the test and a handler into this order, but the race
+// detector does not see the server.
 func (c *kitClock) order() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -173,8 +174,8 @@ func (a *activity) since(count uint64) bool { return a.running.Load() > 0 || a.c
 // consumer is a consumer of a stream's group.
 type consumer struct{ stream, group, name string }
 
-// readers are the consumers that read by blocking reads, as workers do. Advance waits for what they hold. A consumer
-// that reads without blocking may be one that a test lets die.
+// readers are the consumers that read by blocking reads, as workers do. Advance waits for the entries that they hold. A
+// consumer that reads without blocking may be one that a test lets die.
 type readers struct {
 	mu   sync.Mutex
 	live map[consumer]bool

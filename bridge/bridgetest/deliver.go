@@ -13,9 +13,9 @@ import (
 const DeliverGroup = "bridgetest"
 
 // Deliver calls the handler of a kind with one value, as a worker does with the first attempt of a message, and returns
-// what the worker would do then. It needs no server. The message passes through the codec of the kind, and through the
-// middleware of the mux. The functions in change alter the message before, for example its Attempt, ID or Headers. A
-// panic of the handler counts as an error, as in a worker.
+// the outcome: the action that the worker would take. It needs no server. The message passes through the codec of the
+// kind, and through the middleware of the mux. The functions in change alter the message before the call, for example
+// its Attempt, ID or Headers. A panic of the handler counts as an error, as in a worker.
 //
 // It fails the test if the mux or the value is faulty, or if the queue of the kind has no handler. If the mux does not
 // know the kind, the outcome is that of an unknown kind: ActionSnooze. The mux takes no further handlers afterwards.

@@ -7,17 +7,17 @@
 //	k.Advance(30 * time.Minute) // the handler of CloseOrder runs, within milliseconds
 //
 // The messages pass through the same scripts, and the same code of bridge and worker, as in production. Only the time
-// is another one: the kit tells it to the scripts with each call, and a bridge makes its passes when the kit asks for
-// them. So a message is delivered exactly when it is due, and its lateness is zero.
+// is different: the kit gives its time to the scripts with each call, and decides when the bridge makes its passes. So
+// a message is delivered exactly when it is due, and its lateness is zero.
 //
-// The server is a real one if there is any (see Config.URL), or else a server inside this process. That one differs
-// from a real Redis in a few points, which docs/operations/deploy.md lists.
+// The server is a real one if one is available (see Config.URL). Otherwise it is a server inside this process, which
+// differs from a real Redis in a few points. docs/operations/deploy.md lists them.
 //
-// The kit cannot move what the program under test measures by the clock of its machine: time.Now in a handler (pass
-// Kit.Now to the program instead), HandlerTimeout and other timers of Go, a rate that WorkerConfig.Admit enforces,
-// and the seconds after which a worker notices a changed policy or a grown queue. Functions of the library for other
-// languages (FCALL) use the clock of the server. Commands of another process, and those that do not pass through
-// Kit.Redis, are noticed only by the next call of Advance.
+// The kit cannot move times that the program under test measures by the clock of its machine: time.Now in a handler
+// (pass Kit.Now to the program instead), HandlerTimeout and other timers of Go, a rate that WorkerConfig.Admit
+// enforces, and the seconds after which a worker notices a changed policy or a grown queue. Functions of the library
+// for other languages (FCALL) use the clock of the server. Commands of another process, and those that do not pass
+// through Kit.Redis, are noticed only by the next call of Advance.
 //
 // Only tests import this package, so its in-process server is in no program.
 //

@@ -29,13 +29,14 @@ type TB interface {
 // DefaultPatience is the default of Config.Patience.
 const DefaultPatience = 10 * time.Second
 
-// Config configures a Kit. The zero value is what New uses.
+// Config configures a Kit. New uses the zero value.
 type Config struct {
-	// URL is the address of a server, in the form of bridge.Dial. Default: the environment variable
-	// DUESTREAM_TEST_REDIS_URL; without it redis-server or valkey-server, if one of them is on the PATH, as a child
-	// process that ends with the test; else a server inside this process.
+	// URL is the address of a server, in the form of bridge.Dial. Default: the value of the environment variable
+	// DUESTREAM_TEST_REDIS_URL. Without it, the kit starts redis-server or valkey-server as a child process that ends
+	// with the test, if one of them is on the PATH. Otherwise it uses a server inside this process.
 	URL string
-	// InProcess makes the kit use a server inside this process (miniredis), whatever else there is. URL must be empty.
+	// InProcess makes the kit use a server inside this process (miniredis), even if another server is available. URL
+	// must be empty.
 	InProcess bool
 	// Start is the time of the kit's clock at the beginning, rounded down to milliseconds. Default: now. A fixed time
 	// suits tests of cron expressions, for example on the day when summer time begins.
@@ -46,7 +47,7 @@ type Config struct {
 	// Patience is how long, in real time, Advance waits for a handler, or for a worker to read a message. After that
 	// time the test fails, and the failure names the message. Default 10s.
 	Patience time.Duration
-	// Logger gets the log of the workers, if WorkerConfig has no other, and of the bridge. Default: discard.
+	// Logger gets the log of the bridge, and of workers whose WorkerConfig has no Logger. Default: discard.
 	Logger *slog.Logger
 }
 
@@ -65,8 +66,8 @@ func (c Config) validate() error {
 }
 
 // Kit is a server, a bridge, a client and workers that share one clock. The clock stands still until Advance moves it.
-// Other kits do not see the messages of a kit, because each has a prefix of its own, so tests may run in parallel.
-// Methods that may end the test (all that take no error) must be called by the goroutine of the test.
+// Other kits do not see the messages of a kit, because each has a prefix of its own, so tests may run in parallel. Only
+// the goroutine of the test may call methods that may end the test, such as Run, Advance and RequireScheduledIn.
 type Kit struct {
 	t      TB
 	cfg    Config
@@ -197,8 +198,8 @@ func (k *Kit) end() {
 	k.server.end()
 }
 
-// Redis returns the connection that the program under test must use, together with Prefix. Through it, the server has
-// the clock of the kit. Its methods are those of any other connection. The test must not close it.
+// Redis returns the connection that the program under test must use, together with Prefix. On this connection, the
+// server has the clock of the kit. The test must not close it.
 func (k *Kit) Redis() *bridge.Redis { return k.redis }
 
 // Prefix returns the prefix of the kit's keys, for ClientConfig, WorkerConfig and admin.New.

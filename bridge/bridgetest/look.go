@@ -209,7 +209,7 @@ type entryOf struct{ stream, group, id string }
 
 type age struct {
 	since time.Time     // by the clock of the kit
-	idle  time.Duration // that the server told at the last look
+	idle  time.Duration // by the server's clock, at the last look
 	seen  time.Time     // real time of the first look
 }
 
@@ -263,8 +263,8 @@ func (a *ages) seen(p *partition, held heldEntry) time.Time {
 	return time.Now()
 }
 
-// told notes the idle time that the kit has set at the server.
-func (a *ages) told(p *partition, held heldEntry, idle time.Duration) {
+// noteIdle notes the idle time that the kit has set at the server.
+func (a *ages) noteIdle(p *partition, held heldEntry, idle time.Duration) {
 	if one := a.since[entryOf{p.keys.Stream, held.group, held.id}]; one != nil {
 		one.idle = idle
 	}

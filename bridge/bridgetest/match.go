@@ -53,9 +53,9 @@ func Payload(payload string) Match {
 	}}
 }
 
-// Where matches messages for whose value the function returns true, and no message whose payload does not fit the kind.
-// T must be the type of the kind that is searched.
-// The text describes the condition in failures, for example "of order 42".
+// Where matches a message if the function returns true for its value. It matches no message whose payload does not fit
+// the kind. T must be the type of the kind in the search. The text describes the condition in failures, for example "of
+// order 42".
 func Where[T any](text string, is func(value T) bool) Match {
 	return Match{text, func(_ *Kit, m *stored) (bool, error) {
 		value, ok := m.value.(T)
@@ -73,7 +73,7 @@ func Where[T any](text string, is func(value T) bool) Match {
 type stored struct {
 	lua.Entry
 	state  State
-	group  string // for which alone it is scheduled, or by which it failed
+	group  string // the only group that a retry is for, or the group of a dead letter
 	reason string // of a dead letter
 	value  any    // the decoded payload; nil if it does not fit the kind
 }

@@ -74,16 +74,16 @@ type search[T any] struct {
 
 type reading func(ctx context.Context, queue string) ([]*stored, error)
 
-func (s search[T]) one(what string, read reading) (found Message[T]) {
+func (s search[T]) one(wanted string, read reading) (found Message[T]) {
 	s.k.t.Helper()
 	matching, all, err := s.find(read)
 	switch {
 	case err != nil:
 		s.k.t.Fatalf("bridgetest: %s: %v", s, err)
 	case len(matching) == 0:
-		s.k.t.Fatalf("bridgetest: %s: none is %s%s", s, what, s.list(all))
+		s.k.t.Fatalf("bridgetest: %s: none is %s%s", s, wanted, s.list(all))
 	case len(matching) > 1:
-		s.k.t.Fatalf("bridgetest: %s: %d are %s, and one is required%s", s, len(matching), what, s.list(matching))
+		s.k.t.Fatalf("bridgetest: %s: %d are %s, and one is required%s", s, len(matching), wanted, s.list(matching))
 	default:
 		m := matching[0]
 		found = Message[T]{

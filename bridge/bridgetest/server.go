@@ -26,7 +26,7 @@ const childReady = 10 * time.Second // the longest time in which a child process
 type server struct {
 	name     string // for people
 	url      string
-	isOwn    bool // nobody else uses it, or only kits of this process
+	isOwn    bool // only kits of this process use it
 	hasClock bool // setTime sets its clock
 	setTime  func(time.Time)
 	end      func()

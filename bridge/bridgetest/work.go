@@ -37,8 +37,9 @@ func (k *Kit) Work(mux *bridge.Mux, group string) *bridge.Worker {
 }
 
 // Run starts a worker with a configuration of the program under test, until the test ends. The configuration must not
-// set Redis and Prefix. Defaults for a test: Concurrency is 4 for each queue. At the end of the test the contexts of
-// handlers are cancelled at once, and Run waits for them for CancelGrace. An invalid configuration fails the test.
+// set Redis and Prefix. Defaults for a test: Concurrency is 4 for each queue. At the end of the test, the contexts of
+// handlers are cancelled at once, and the worker waits for the handlers for CancelGrace. An invalid configuration fails
+// the test.
 //
 // Handlers of one moment run concurrently, as they do in production. With Concurrency 1 they run one after another.
 func (k *Kit) Run(cfg bridge.WorkerConfig) *bridge.Worker {
@@ -106,7 +107,7 @@ func queuesOf(cfg bridge.WorkerConfig) (queues []string) {
 	return queues
 }
 
-// settlements knows what became of deliveries.
+// settlements counts the settlements of deliveries.
 type settlements struct {
 	mu     sync.Mutex
 	at     map[string]int // queue, group and ID → settlements since the clock was set
