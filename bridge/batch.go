@@ -21,8 +21,8 @@ const (
 
 // BatchConfig tells when a worker hands a batch of messages to its handler: when the batch has Size messages, or when
 // its first message has waited for Age, whichever is earlier. A batch starts earlier if the worker stops, or if no slot
-// is left for a further message: all slots hold messages that wait for batches, or reads of partitions without
-// messages. Such reads hold at most half of the slots.
+// is left for a further message. Then messages that wait for batches, and reads of partitions without messages, hold
+// all slots. Such reads hold at most half of the slots.
 type BatchConfig struct {
 	// Size is the greatest number of messages of a batch: 1 to MaxBatchSize. Each message has a slot of the worker, so
 	// Size must not exceed WorkerConfig.Concurrency. With a Concurrency of at least twice Size, the worker collects the
@@ -33,19 +33,20 @@ type BatchConfig struct {
 	Age time.Duration
 }
 
-// HandleBatch makes the mux collect messages of this kind and call the handler for several at once, in place of
-// Kind.Handle. The handler returns one result for each delivery, in their order, with the meaning that the result of a
-// Handler has. A handler that panics, or returns another number of results, fails all messages of the batch. A handler
-// may return make([]error, len(deliveries)) if it has handled all of them.
+// HandleBatch registers a handler that gets several messages of this kind at once, in place of Kind.Handle. The handler
+// returns one result for each delivery, in the order of the deliveries. A result has the same meaning as the result of
+// a Handler. If the handler panics, or returns another number of results, all messages of the batch fail. If it has
+// handled all of them, it may return make([]error, len(deliveries)).
 //
 // A batch has messages of all partitions, in no particular order. It never has two messages of one ordering key,
 // because the second becomes ready when the first is done. Each delivery keeps its own attempt, time limit and
 // settlement, and the middleware of the mux wraps each of them. A payload that cannot be decoded becomes a dead letter,
 // as with Kind.Handle, and does not join a batch.
 //
-// If a delivery is lost, cancelled or out of time before its batch starts, it leaves the batch. If this happens later,
-// Delivery.Cause tells it, and the batch goes on. When it has happened to all deliveries of the batch, the context of
-// the handler is cancelled, with the cause of the last one. This context has the values of the context of one delivery.
+// If a delivery is lost, cancelled or out of time before its batch starts, it leaves the batch. If this happens after
+// the start, the batch goes on, and Delivery.Cause returns the reason. When all deliveries of the batch are lost,
+// cancelled or out of time, the context of the handler is cancelled, with the cause of the last one. This context has
+// the values of the context of one delivery.
 func (k Kind[T]) HandleBatch(mux *Mux, cfg BatchConfig, handler func(context.Context, []*Delivery[T]) []error) {
 	if cfg.Age == 0 {
 		cfg.Age = DefaultBatchAge
@@ -247,7 +248,7 @@ func (w *workerBatches) stop() {
 	w.startAll()
 }
 
-// run calls the handler for all members whose deliveries still count, and sets the results of all members. If the
+// run calls the handler for all members whose contexts are not cancelled, and sets the results of all members. If the
 // handler panics, run panics with the same value, so that the worker logs the stack.
 func (b *batch) run() {
 	defer close(b.done)
@@ -270,13 +271,13 @@ func (b *batch) run() {
 			return
 		}
 		// The stack of the panic is still there while this function runs, so the worker's recover sees it.
-		what := recover()
-		if what == nil {
+		cause := recover()
+		if cause == nil {
 			b.fail(live, "the handler ended its goroutine")
 			return
 		}
-		b.fail(live, fmt.Sprintf("the handler panicked: %v", what))
-		panic(what)
+		b.fail(live, fmt.Sprintf("the handler panicked: %v", cause))
+		panic(cause)
 	}()
 	results := b.kind.handle(ctx, live)
 	returned = true
@@ -289,7 +290,7 @@ func (b *batch) run() {
 	}
 }
 
-// fail gives all members a result that fails them.
+// fail sets an error as the result of all members.
 func (b *batch) fail(members []*batchMember, why string) {
 	err := fmt.Errorf("a batch of %d messages of %s failed: %s", len(members), b.kind.name, why)
 	for _, m := range members {

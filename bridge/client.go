@@ -35,7 +35,8 @@ type ClientConfig struct {
 	AllowOldBridges bool
 
 	// Middleware wraps every call of Send, Schedule, SendBatch and Kind.Schedule, the first one outermost. It does not
-	// see the occurrences of recurrences, because bridges schedule them, nor what operators import or redrive.
+	// see the occurrences of recurrences, because bridges schedule them. It does not see messages that operators import
+	// or redrive either.
 	Middleware []SendMiddleware
 
 	Name     string       // name of this client in the histories of queues; default: "client", host and process

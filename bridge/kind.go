@@ -29,15 +29,15 @@ type Kind[T any] struct {
 	Queue string
 	Codec Codec[T] // nil = JSON
 
-	// UniqueBy returns the values that tell what a message is about, such as the ID of an order. At most one message
-	// about the same is scheduled. A further one is refused with ErrDuplicate, or replaces it with the option Replace. A
-	// message that is scheduled while another one about the same is ready, runs or waits for its retry is stored, and
-	// runs after it. So a change that comes during a run leads to one more run. No values: the kind has one message at
-	// a time. nil: messages are not unique.
+	// UniqueBy returns the values that say which thing a message is about, such as the ID of an order. At most one
+	// message about the same thing is scheduled. A further message is refused with ErrDuplicate. With the option
+	// Replace, it replaces the scheduled one. While a message is ready, runs or waits for its retry, one further
+	// message about the same thing is stored, and runs after it. So a change during a run leads to one more run. No
+	// values: the kind has one message at a time. nil: messages are not unique.
 	//
-	// The values become the ID and the ordering key (see UniqueID), so the options WithID and Key are refused. They must
-	// not change their JSON: give a time as Unix seconds, for example. With the option Dedup, further messages about the
-	// same are refused until the window ends, also during and after the run.
+	// The values become the ID and the ordering key (see UniqueID), so the options WithID and Key are refused. The JSON
+	// of a value must not change: give a time as Unix seconds, for example. With the option Dedup, further messages
+	// about the same thing are refused until the window ends, also during and after the run.
 	UniqueBy func(T) []any
 }
 
@@ -170,9 +170,9 @@ type Delivery[T any] struct {
 	ctx context.Context // of the handler's call for this delivery; nil = a test made the delivery
 }
 
-// Cause returns why this delivery does not count any more: ErrLost, ErrUnreachable, ErrCancelled, ErrStopping or
-// ErrHandlerTimeout, the cause of its cancelled context. It returns nil while the delivery counts. The handler of a
-// batch uses it, because the context of a batch lasts as long as any of its deliveries.
+// Cause returns the cause of the cancelled context of this delivery: ErrLost, ErrUnreachable, ErrCancelled, ErrStopping
+// or ErrHandlerTimeout. It returns nil while the context is not cancelled. The handler of a batch uses it, because the
+// context of a batch lasts as long as any of its deliveries.
 func (d *Delivery[T]) Cause() error {
 	if d.ctx == nil {
 		return nil

@@ -102,8 +102,8 @@ func (x *Mux) Use(middleware ...Middleware) {
 	}
 }
 
-// With returns a copy of the mux with further middleware outside that of the mux. Later additions to one of them do not
-// change the other. Package bridge/tracing uses it.
+// With returns a copy of the mux with further middleware, which wraps the middleware of the mux. A later change of one
+// mux does not change the other. Package bridge/tracing uses it.
 func (x *Mux) With(middleware ...Middleware) *Mux {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -9,12 +9,12 @@ import (
 
 // Run runs the services of a program at the same time, until ctx is cancelled or one of them returns, even without an
 // error. Then it stops them one after another, in their order: it cancels the context of a service when the service
-// before it has returned. It returns the errors of all. So put senders before receivers, and the bridge last:
+// before it has returned. It returns the errors of all services. So put senders before receivers, and the bridge last:
 //
 //	err := bridge.Run(ctx, serveHTTP, worker.Run, relay.Run, b.Run)
 //
 // The context of a service has the values of ctx, but no deadline. A service that does not return when its context is
-// cancelled keeps the later ones running. ErrInvalid, for a service that is nil, means that none was started.
+// cancelled keeps the later ones running. If a service is nil, Run returns ErrInvalid and starts none.
 func Run(ctx context.Context, services ...func(context.Context) error) error {
 	for _, service := range services {
 		if err := lua.Faults("run", lua.Required("service", service != nil)); err != nil {

@@ -11,12 +11,12 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// UniqueID returns the ID of the messages about a value, of a kind with UniqueBy. Client.Cancel and Client.Reschedule
-// take it. ErrInvalid also means that the kind has no UniqueBy, or that one of its values cannot be encoded as JSON.
+// UniqueID returns the ID of the messages of this kind about a value. Client.Cancel and Client.Reschedule take this ID.
+// The error is ErrInvalid also if the kind has no UniqueBy, or if one of its values cannot be encoded as JSON.
 //
 // The ID is the name of the kind, a colon, and the values as JSON, with commas between them: close-order:42,"north". If
-// that is longer than 256 bytes or has control characters, the values are replaced by # and the SHA-256 of their JSON,
-// in hexadecimal. The ordering key is the same text. A producer in another language must set both.
+// this text is longer than 256 bytes or has control characters, the values are replaced by # and the SHA-256 of their
+// JSON, in hexadecimal. The ordering key is the same text. A producer in another language must set both.
 func (k Kind[T]) UniqueID(value T) (string, error) {
 	id, err := k.uniqueID(value)
 	return id, lua.Faults("kind", k.check(), err)

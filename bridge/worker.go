@@ -111,13 +111,14 @@ type WorkerConfig struct {
 	Admit func(ctx context.Context, limit int) (int, error)
 
 	// GroupRate limits how many handlers all workers of the group start for each of their queues, by the clock of the
-	// server, for example "10/s". Give all workers of the group the same GroupRate and GroupBurst. A message is read
-	// only shortly before the rate allows its handler, so others stay ready for any worker, and no attempt is counted. A
-	// message that would wait for more than 5s after it was read is released. Only handlers count, also those of
-	// retries. Default: no limit. To limit how many messages become ready, set the policy's Rate.
+	// server, for example "10/s". Give all workers of the group the same GroupRate and GroupBurst. A worker reads a
+	// message only shortly before the rate allows its handler. Until then the message stays ready for any worker, and
+	// no attempt is counted. If a message would wait for more than 5s after it was read, the worker releases it. The
+	// rate counts only handlers, also those of retries. Default: no limit. To limit how many messages become ready, set
+	// the policy's Rate.
 	GroupRate Rate
-	// GroupBurst is how many handlers may start at once after a quiet time: 1 to 1,000,000. Default: the handlers of a
-	// tenth of a second, at least 1.
+	// GroupBurst is the number of handlers that may start at once after a quiet time: 1 to 1,000,000. Default: the
+	// handlers of a tenth of a second, at least 1.
 	GroupBurst int
 
 	// Concurrency is the number of slots: how many handlers run at once, for all queues together. Each handler holds
@@ -178,7 +179,7 @@ func NewWorker(cfg WorkerConfig) (*Worker, error) {
 }
 
 // useMux sets the handler and the queues of the mux. It returns the batches of the worker; without a mux it has none.
-// After a fault it sets a handler that is never called, so that stream.NewWorker tells the other faults of the
+// After a fault it sets a handler that is never called, so that stream.NewWorker reports the other faults of the
 // configuration.
 func (c *WorkerConfig) useMux() (batches *workerBatches, fault error) {
 	if c.Mux == nil {
