@@ -68,13 +68,14 @@ func (c WorkerConfig) checkGroupRate() error {
 	return errors.Join(append(faults, lua.Between("group burst", c.GroupBurst, 0, lua.MaxBurst))...)
 }
 
-// admit returns how many further messages may be read, at most limit: as many as the rate allows handlers within
-// readAhead, after those of the deliveries that wait already. It blocks until it can return at least one, and returns
-// zero if ctx ends first. It calls blocked before it waits.
+// admit returns the number of further messages that may be read, at most limit. It is the number of handlers that the
+// rate allows within readAhead, after the handlers of deliveries that wait already. It blocks until it can return at
+// least one, and returns zero if ctx ends first. It calls blocked before it waits.
 func (r *groupRate) admit(ctx context.Context, limit int, blocked func()) (int, error) {
 	for ctx.Err() == nil {
 		// Count the waiting deliveries before the call. A delivery that takes its token meanwhile then counts twice,
-		// which only delays the next message. After the call it would not count at all.
+		// which only delays the next message. If they were counted after the call, this delivery would not count at
+		// all.
 		others := r.waiting.Load()
 		call, cancel := context.WithTimeout(ctx, maxRateWait)
 		next, err := lua.UntilNext(call, r.client, r.bucket, r.interval, r.burst)

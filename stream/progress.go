@@ -19,16 +19,16 @@ const MaxProgressBytes = lua.MaxProgressBytes
 // redrive for the same group with the same payload goes on from there.
 //
 // The cursor consists of any bytes, at most MaxProgressBytes; with an empty one the next attempt begins anew. The work
-// since the last cursor may be done again, because a message is delivered at least once. As all data of Redis, a cursor
-// is as durable as its server; after a failover, an earlier cursor may come back.
+// since the last cursor may be done again, because a message is delivered at least once. A cursor is as durable as all
+// other data of the server: after a failover, an earlier cursor may come back.
 //
-// SaveProgress takes one round trip, and may be called as often as the work makes progress that is worth one. It must
-// not be called by two goroutines at once, nor after the handler has returned. It works also if ctx was cancelled
-// because the worker is stopping or the time of the handler is over.
+// SaveProgress takes one round trip. Call it whenever the progress is worth a round trip. It must not be called by two
+// goroutines at once, nor after the handler has returned. It works also if ctx was cancelled because the worker is
+// stopping or the time of the handler is over.
 //
 // Errors: *InvalidError (ErrInvalid) if the cursor is too large; ErrLost if this worker does not hold the message any
-// more; ErrCancelled if the message was cancelled; else the error of Redis, and then the cursor may be stored or not.
-// After ErrLost and ErrCancelled the handler should stop.
+// more; ErrCancelled if the message was cancelled; otherwise the error of Redis. After an error of Redis, the cursor
+// may be stored or not. After ErrLost and ErrCancelled the handler should stop.
 //
 // On a Message that no worker has delivered, as in a test of a handler, SaveProgress only sets Progress.
 func (m *Message) SaveProgress(ctx context.Context, cursor []byte) error {
@@ -48,7 +48,7 @@ func (m *Message) SaveProgress(ctx context.Context, cursor []byte) error {
 	return nil
 }
 
-// progressSaver is what SaveProgress and SetResult need of a delivery.
+// progressSaver holds the delivery of a message and its worker, for SaveProgress and SetResult.
 type progressSaver struct {
 	worker   *partitionWorker
 	delivery *delivery
@@ -76,7 +76,7 @@ func (p *progress) swap(cursor []byte) (before []byte) {
 	return before
 }
 
-// save stores a cursor. It is noted before the call, because a call without an answer may have stored it.
+// save stores a cursor. The cursor is noted before the call, because a call without an answer may have stored it.
 func (s progressSaver) save(ctx context.Context, cursor []byte) error {
 	p, d := s.worker, s.delivery
 	before := d.progress.swap(cursor)

@@ -15,13 +15,13 @@ import (
 // MaxResultBytes is the size limit of the value of SetResult.
 const MaxResultBytes = lua.MaxResultBytes
 
-// SetResult sets the value that a caller gets who waits for the result of this message. It is stored in one step with
-// the acknowledgement, so only if the handler then returns nil; a second call replaces the value of the first. Nothing
-// is sent before that.
+// SetResult sets the result of this message, for a caller who waits for it. The worker stores the value in one step
+// with the acknowledgement, so only if the handler then returns nil. Nothing is sent before that. A second call
+// replaces the value of the first.
 //
-// The value is kept for the time that the message asks for (KeepResult), and per group. If the message asks for none,
-// as ResultAge tells, the value is dropped. A value has at most MaxResultBytes: store larger ones elsewhere, and give
-// their address. Error: *InvalidError (ErrInvalid) if the value is too large.
+// Each group has a value of its own. It is kept for the time that the message asks for (KeepResult). If the message
+// asks for no result, ResultAge returns 0, and the value is dropped. A value has at most MaxResultBytes: store larger
+// ones elsewhere, and give their address. Error: *InvalidError (ErrInvalid) if the value is too large.
 func (m *Message) SetResult(value []byte) error {
 	if len(value) > MaxResultBytes {
 		return lua.Invalid("result", fmt.Sprintf("%d bytes", len(value)), "must have at most %d bytes", MaxResultBytes)

@@ -1,4 +1,4 @@
-// Package await waits for what becomes of a message: for its result, or until it is ready or dead. It changes nothing.
+// Package await waits until a message has a result, is ready, or is dead. It changes nothing.
 //
 // It is apart from stream/lookup, because programs that schedule import it, and they need no code for operators.
 //
@@ -21,7 +21,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// MessageResult is what a group's work on a message gave.
+// MessageResult is the result of a group's work on a message.
 type MessageResult struct {
 	Value   []byte    // set by the handler; empty if it set none
 	Attempt int       // the attempt that succeeded
@@ -128,10 +128,10 @@ func (w *Waiter) parts(names []string) []lua.Keys {
 }
 
 // Wait waits until a message is in a state for a group, and returns its result if the state is AwaitDone. It polls the
-// key of the result: after 10 ms at first, and after an eighth of its age later, at most 2 s. If there is no result
-// after a second, it looks where the message is, and again after growing times, at most 30 s. For the other states it
-// looks at once, and then at least every 5 s. A look searches the streams of the queue. All looks of a Waiter together
-// take at most a fifth of the time.
+// key of the result every 10 ms at first. Later, each pause is an eighth of the time that it has waited, at most 2 s.
+// If there is no result after a second, it looks where the message is, and again after growing times, at most 30 s. For
+// the other states it looks at once, and then at least every 5 s. A look searches the streams of the queue. All looks
+// of a Waiter together take at most a fifth of the time.
 //
 // after leaves out results that are older: those of an earlier message with the same ID. Zero takes any.
 //

@@ -30,8 +30,8 @@ type sighting struct {
 	died  *DeadError // if place is dead
 }
 
-// look finds out where a message is. ended: nothing more is to be waited for, and the error tells why; without an
-// error, the state is reached.
+// look finds out where a message is. ended reports that there is nothing more to wait for. The error gives the reason;
+// without an error, the state is reached.
 func (w *Waiter) look(ctx context.Context, queue, id, group string,
 	state Awaited, after time.Time) (ended bool, err error) {
 	select {
