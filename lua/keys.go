@@ -30,7 +30,7 @@ type Keys struct {
 
 	Changes string // stream: the last changes of settings, with their authors; in partition 0; expires after a year
 
-	Progress string // hash: pending entry and group → how far the work on it has come
+	Progress string // hash: pending entry and group → the progress of the attempt
 
 	Actor string // no key: the name of the client, bridge, worker or operator, for the history; "" = not given
 }

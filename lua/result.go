@@ -18,7 +18,7 @@ const (
 	MaxResultAge   = 7 * 24 * time.Hour
 )
 
-// Result is what a group's work on a message gave.
+// Result is the result of a group's work on a message.
 type Result struct {
 	Value   []byte
 	Attempt int       // the attempt that succeeded

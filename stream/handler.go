@@ -27,8 +27,8 @@ type Message struct {
 	For         string    // the only group that a retry is for; empty = every group
 	Error       string    // of the last failed attempt
 
-	// Progress is the cursor that the group's last attempt stored with SaveProgress, or that the attempts before it
-	// stored; nil = none. SaveProgress replaces it. The handler must not change its bytes.
+	// Progress is the cursor that the group's last attempt stored with SaveProgress. If that attempt stored none, it is
+	// the cursor of the attempts before; nil = none. SaveProgress replaces it. The handler must not change its bytes.
 	Progress []byte
 
 	// Extra holds fields that this version does not know, unchanged, and fields that handlers rarely need

@@ -85,8 +85,8 @@ type WorkerConfig struct {
 	// only shortly before the rate allows its handler. Until then it stays ready, and is held by no worker. A message
 	// that waits for more than 5s after it was read is released. Default "": no limit.
 	GroupRate lua.Rate
-	// GroupBurst is how many handlers may start at once after a quiet time: 1 to 1,000,000. Default: the handlers of a
-	// tenth of a second, at least 1.
+	// GroupBurst is the number of handlers that may start at once after a quiet time: 1 to 1,000,000. Default: the
+	// handlers of a tenth of a second, at least 1.
 	GroupBurst int
 
 	// Stopping, when set, is called once, on a goroutine of its own, when Run begins to stop. Handlers that wait for
@@ -94,9 +94,9 @@ type WorkerConfig struct {
 	Stopping func()
 
 	// IdleSlots, when set, is called with the number of slots that a partition without work takes while it waits for
-	// messages at the server, and afterwards with this number below zero. It is called only if the worker has several
-	// partitions, also by several goroutines at once. It must not block. Handlers that wait for further messages need
-	// not wait any longer if these slots are the only ones without such a handler.
+	// messages at the server. Afterwards it is called with the negative of this number. It is called only if the worker
+	// has several partitions. Several goroutines may call it at once. It must not block. If all other slots have
+	// handlers that wait for further messages, these handlers need not wait any longer.
 	IdleSlots func(n int)
 
 	// Observer gets the outcomes and durations of deliveries. Default: nil, no observer.

@@ -53,9 +53,9 @@ func (a *Admin) Settings(ctx context.Context, queue, group string) ([]SettingInF
 // SettingChange is a recorded change of a setting of a queue or group: see [policy.Change].
 type SettingChange = policy.Change
 
-// SettingChanges returns the last changes of the settings of a queue and its groups, pauses among them, the newest
-// first, at most 50. It tells who made each change, if the program gave a name: see As. Changes that a program made
-// without this package are absent, so compare the newest change with the present value. The record expires a year
+// SettingChanges returns the last changes of the settings of a queue and its groups, including pauses, the newest
+// first, at most 50. Each change has the name of its author, if the program gave one: see As. Changes that a program
+// made without this package are absent, so compare the newest change with the present value. The record expires a year
 // after the last change, and is deleted with the queue.
 func (a *Admin) SettingChanges(ctx context.Context, queue string) ([]SettingChange, error) {
 	if err := lua.CheckQueue(queue); err != nil {

@@ -6,7 +6,7 @@
 //	client, err := tracing.NewClient(bridgeClient, config)                 // a span for each call that schedules
 //	worker, err := bridge.NewWorker(tracing.Worker(workerConfig, config)) // spans for each delivery
 //
-// A client of typed kinds has SendMiddleware in place of NewClient, and a message of an outbox has an Option.
+// For typed kinds, use SendMiddleware in place of NewClient. For messages of an outbox, use Option.
 //
 // A message carries its trace in the W3C headers traceparent, tracestate and baggage. A producer in any language takes
 // part by writing these headers, and a worker by reading them. docs/guides/tracing.md describes the spans.

@@ -7,8 +7,8 @@ import (
 )
 
 // Option returns an option that gives a message the trace and the baggage of ctx, as the calls of a Client do, but
-// without a span of its own. It is for messages that are sent later, without ctx, as those of an outbox are. The client
-// of a relay must not trace, because its own span would replace this trace.
+// without a span of its own. Use it for messages that are sent later without ctx, such as messages of an outbox. The
+// client of a relay must not trace, because its own span would replace this trace.
 func Option(ctx context.Context, c Config) bridge.Option {
 	if c.Provider == nil {
 		return func(*bridge.NewMessage) {}

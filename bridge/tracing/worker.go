@@ -26,8 +26,8 @@ import (
 //     this span and the message's baggage. The span is linked to the span that scheduled the message and to the last
 //     attempt.
 //
-// With cfg.Mux, each delivery has these spans, also each one of a batch. They begin outside the middleware of the mux.
-// The result has a copy of the mux, so add all handlers before.
+// With cfg.Mux, each delivery has these spans, also each delivery of a batch. They begin outside the middleware of the
+// mux. The result has a copy of the mux, so add all handlers before you call Worker.
 //
 // The worker still calls cfg.Settled and cfg.Retried, if they were set before the call of Worker. An attempt whose
 // process was killed has no span. Spans that the exporter of a killed process had not sent are lost.

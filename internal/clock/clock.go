@@ -10,11 +10,11 @@ import (
 // Clock tells the time and runs functions later.
 type Clock interface {
 	Now() time.Time
-	// AfterFunc calls f in another goroutine, or in that which moves the clock, when d has passed, unless stop was
-	// called before.
+	// AfterFunc calls f when d has passed, unless stop was called before. It calls f in a goroutine of its own, or in
+	// the goroutine that moves the clock.
 	AfterFunc(d time.Duration, f func()) (stop func() bool)
-	// Wait notes that n more handlers wait for such a call, or with n below 0 that they do not any more. A test kit
-	// moves its clock although these handlers run.
+	// Wait notes that n more handlers wait for such a call. With n below 0, it notes that -n handlers do not wait any
+	// more. A test kit moves its clock although these handlers run.
 	Wait(n int)
 }
 

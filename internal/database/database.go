@@ -1,5 +1,5 @@
-// Package database has what the packages that write into a program's own database share: names of tables, expressions
-// of PostgreSQL and SQLite, and an adapter for pgx. It imports no driver.
+// Package database has the common parts of the packages that write into a program's own database: names of tables,
+// expressions of PostgreSQL and SQLite, and an adapter for pgx. It imports no driver.
 package database
 
 import (
@@ -53,9 +53,9 @@ var comment = regexp.MustCompile(` *--[^\n]*`)
 var creation = regexp.MustCompile(
 	`^\s*CREATE (?:TABLE|INDEX) IF NOT EXISTS ("[^"]+"\.)?("[^"]+")(?:\s+ON ("[^"]+"\.)?")?`)
 
-// Statements returns the statements with which a schema is created, each for one call. Two sessions of PostgreSQL that
-// create the same table at once would fail in spite of IF NOT EXISTS, so there a lock precedes. A DO block is one
-// statement, so it also runs where drivers prepare statements.
+// Statements returns the statements with which a schema is created, each for one call. If two sessions of PostgreSQL
+// created the same table at once, one would fail in spite of IF NOT EXISTS. So there a lock comes first. A DO block is
+// one statement, so it also runs where drivers prepare statements.
 //
 // PostgreSQL asks for the right to create, and locks the table, before it looks whether an index exists. The lock waits
 // for all transactions that have written into the table, and everybody who writes later waits for the lock. So the

@@ -443,9 +443,9 @@ func (q *Queue) removeFinishedPlans(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// NextPass returns the server's time from which on a pass has something to do: that of the last pass if another one is
-// to follow at once, and the zero time if nothing is to do before somebody changes a recurrence. Pass itself returns at
-// most Interval, because it also looks for such changes.
+// NextPass returns the server's time from which on a pass has something to do. If a pass must follow at once, it is the
+// time of the last pass. If a pass has nothing to do before somebody changes a recurrence, it is the zero time. Pass
+// itself returns at most Interval, because it also looks for such changes.
 func (q *Queue) NextPass() time.Time {
 	if q.mustReread.Load() {
 		return q.now
