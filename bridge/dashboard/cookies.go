@@ -15,10 +15,10 @@ import (
 
 // This file holds the cookies of the dashboard.
 
-// sessionCookie is the name of the cookie that holds a login, without TLS. Over TLS a prefix stands before the name, by
-// which a browser refuses cookies that others have planted: with securePrefix those that came without TLS, and with
-// hostPrefix also those of other hosts. A cookie with hostPrefix is sent to all paths of the host, so it is for a
-// dashboard whose path is /.
+// sessionCookie is the name of the cookie that holds a login, without TLS. Over TLS a prefix stands before the name, so
+// that a browser refuses cookies that others have planted. With securePrefix it refuses cookies that came without TLS,
+// and with hostPrefix also cookies of other hosts. A cookie with hostPrefix is sent to all paths of the host, so it is
+// for a dashboard whose path is /.
 const (
 	sessionCookie = "duestream_session"
 	securePrefix  = "__Secure-"
@@ -89,8 +89,8 @@ func dropSessions(w http.ResponseWriter, r *http.Request) {
 }
 
 // dropPlanted tells the browser to delete cookies of logins that another host or path may have planted. Otherwise such
-// a cookie could lock a viewer out: two different logins count for nothing. A cookie is deleted by its name, domain and
-// path, which the browser does not send. So dropPlanted names all that are possible.
+// a cookie could lock a viewer out, because the dashboard accepts none of two different logins. A cookie is deleted by
+// its name, domain and path. The browser does not send its domain and path, so dropPlanted names all possible ones.
 func dropPlanted(w http.ResponseWriter, r *http.Request) {
 	for _, name := range sessionNames {
 		isIgnored := strings.HasPrefix(name, hostPrefix) || name == sessionCookie && isTLS(r)

@@ -48,7 +48,7 @@ func (q *request) retriesOfQueue(queue string) *retriesView {
 }
 
 // retryingQueues returns the queues with retries, the most first, from the look that the viewers of the overview share.
-// Without that look it returns none: the page tells of dead letters first.
+// Without that look it returns none, because the page is mainly about dead letters.
 func (q *request) retryingQueues() []queueRow {
 	l, err := liveOverview(q)
 	if err != nil {

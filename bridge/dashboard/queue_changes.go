@@ -42,8 +42,8 @@ func (s queueState) LastChange() *settingMade {
 	return nil
 }
 
-// PausedBy returns the change that paused the queue or its workers; nil if it is not recorded, because a program paused
-// them that keeps no record, or because many changes followed.
+// PausedBy returns the change that paused the queue or its workers; nil if it is not recorded: the program that paused
+// them keeps no record, or many changes followed.
 func (s queueState) PausedBy() *settingMade {
 	setting := admin.SettingHeld
 	if s.Now.HeldWorkers {

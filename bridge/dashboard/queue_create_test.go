@@ -232,7 +232,8 @@ func TestACopyShowsNoInvisibleCharacters(t *testing.T) {
 	lacks(t, text, "the same as a\u202e")
 }
 
-// A full Redis is told in plain words, and what to look at. Regression: the page showed the text of the command.
+// The page says in plain words that Redis is full, and what to check. Regression: the page showed the text of the
+// command.
 func TestCreateTellsThatRedisIsFull(t *testing.T) {
 	t.Parallel()
 	server := redistest.Own(t, "--appendonly", "yes", "--maxmemory-policy", "noeviction")

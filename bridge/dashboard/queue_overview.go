@@ -120,8 +120,8 @@ type doneRate struct {
 	rate float64
 }
 
-// meanDone replaces the rates of the last look by means over the time of queueState.Rates, so that a page tells one
-// number of done messages per second.
+// meanDone replaces the rates of the last look by means over the time of queueState.Rates, so that a page shows only
+// one number of done messages per second.
 func (r *queueReader) meanDone(groups []queueGroup) {
 	now, means := time.Now(), map[string][]doneRate{}
 	for i, g := range groups {

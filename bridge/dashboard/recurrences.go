@@ -77,8 +77,8 @@ func (r recurrenceRow) State() string {
 const mostPassed = 100
 
 // Passed returns the occurrences since the last message, the oldest first, at most mostPassed. They got no message,
-// because that message was not finished, or because the recurrence was paused. It is for recurrences with the overlap
-// policy skip only: others miss occurrences for reasons that State tells.
+// because that message was not finished, or because the recurrence was paused. It is only for recurrences with the
+// overlap policy skip. Other recurrences miss occurrences for reasons that State returns.
 func (r recurrenceRow) Passed() (passed []time.Time) {
 	if r.State() != "active" || r.Spec.Overlap != bridge.OverlapSkip || r.Last.IsZero() {
 		return nil

@@ -131,7 +131,7 @@ func lastRuns(ctx context.Context, s bridge.RecurrenceState, now time.Time) (run
 	return runs[:min(len(runs), pastShown)]
 }
 
-// addOutcomes tells what became of a message: from the places that hold it, and from the history of its queue.
+// addOutcomes adds the outcomes of a message, from the places that hold it and from the history of its queue.
 func (q *request) addOutcomes(ctx context.Context, queue string, run *pastRun) {
 	places, err := q.op.Locate(ctx, queue, run.ID)
 	if err != nil && !errors.Is(err, admin.ErrNotFound) {

@@ -38,7 +38,7 @@ func (b *budget) take(token string, bytes int) bool {
 	return true
 }
 
-// giveBack gives back what take has taken.
+// giveBack gives back bytes that take has taken.
 func (b *budget) giveBack(token string, bytes int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
