@@ -159,6 +159,10 @@ func redriveEdited(q *request) (done, error) {
 	if err != nil {
 		return done{}, err
 	}
+	if len(l.Payload) > maxEdited { // the page offers no form, and the difference would take very much memory
+		return done{}, lua.Invalid("payload", fmt.Sprintf("of %d bytes", len(l.Payload)),
+			"of the dead letter must be at most %d bytes to be edited here", maxEdited)
+	}
 	payload, headers, wrong := q.edited(l)
 	o, wrongOptions := q.redriveOptions()
 	if err := errors.Join(wrong, wrongOptions); err != nil {

@@ -476,6 +476,25 @@ func TestLetterIsEditedAndRedriven(t *testing.T) {
 	redistest.Want(t, "payload of bytes", string(r.scheduled()["m1"].Payload), "\x00\xff\r\n")
 }
 
+// A letter whose payload is too large for the page must not be edited by a form that is sent anyway. Regression: a form
+// of 100 bytes made the process split 16 MiB into lines.
+func TestALargeLetterIsNotEdited(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t), nil)
+	r.Groups("g")
+	r.Do("XADD", r.Keys.Dead, "1700000000000-1", "id", "m", "payload", strings.Repeat("\n", maxEdited+1), "group", "g",
+		"reason", "dead_letter", "attempt", "1", "dead_ms", "1700000000000")
+	v := r.viewer(operate, r.Queue)
+	for _, step := range []string{"check", "again", "send"} {
+		status, text := v.post("do-dead-edit", url.Values{"queue": {r.Queue}, "letter": {"1700000000000-1"},
+			"step": {step}, "payload": {"x"}})
+		redistest.Want(t, "status of "+step, status, http.StatusBadRequest)
+		contains(t, text, "too large for this page")
+		lacks(t, text, "diff-payload")
+	}
+	redistest.Want(t, "letters", len(r.letters()), 1)
+}
+
 // A wrong time in the filter must leave the form on the page, with what was typed and with each fault.
 func TestAWrongFilterOfLettersKeepsTheForm(t *testing.T) {
 	t.Parallel()

@@ -20,6 +20,8 @@ const (
 	diffContext = 3    // equal lines beside a change
 	diffLines   = 1000 // of each text, between the first and the last line that differs
 	diffWidth   = 600  // bytes of a line
+
+	diffTextLines = 200_000 // of each text, as linesOf splits it: a line takes 16 bytes of memory
 )
 
 // Mark returns the sign of the line.
@@ -54,9 +56,9 @@ func difference(old, new string) []diffLine {
 	}
 	all = addLines(all, "same", before)
 	all = append(all, withoutContext(changedLines(a[start:len(a)-end], b[start:len(b)-end]))...)
-	if hidden := len(after) - diffContext; hidden > 0 {
+	if len(after) > diffContext {
 		all = addLines(all, "same", after[:diffContext])
-		return shorten(append(all, gapLine(hidden, "equal line", "equal lines")))
+		return shorten(append(all, gapLine(count(after[diffContext:]), "equal line", "equal lines")))
 	}
 	return shorten(addLines(all, "same", after))
 }
@@ -71,12 +73,20 @@ func addLines(all []diffLine, kind string, lines []string) []diffLine {
 // gapLine tells how many lines are left out.
 func gapLine(n int, one, many string) diffLine { return diffLine{"gap", plural(n, one, many)} }
 
-// linesOf returns the lines of a text; an empty text has none.
+// linesOf returns the lines of a text; an empty text has none. The last one of very many lines is the rest of the text.
 func linesOf(text string) []string {
 	if text == "" {
 		return nil
 	}
-	return strings.Split(text, "\n")
+	return strings.SplitN(text, "\n", diffTextLines)
+}
+
+// count returns how many lines there are, if some of them came from linesOf.
+func count(lines []string) int {
+	if len(lines) == 0 {
+		return 0
+	}
+	return len(lines) + strings.Count(lines[len(lines)-1], "\n")
 }
 
 // changedLines returns the difference of two lists of lines, by their longest common subsequence. If a list is too long
@@ -84,12 +94,12 @@ func linesOf(text string) []string {
 func changedLines(a, b []string) (all []diffLine) {
 	if len(a) > diffLines || len(b) > diffLines {
 		all = addLines(all, "old", a[:min(len(a), diffLines)])
-		if hidden := len(a) - diffLines; hidden > 0 {
-			all = append(all, gapLine(hidden, "further old line", "further old lines"))
+		if len(a) > diffLines {
+			all = append(all, gapLine(count(a[diffLines:]), "further old line", "further old lines"))
 		}
 		all = addLines(all, "new", b[:min(len(b), diffLines)])
-		if hidden := len(b) - diffLines; hidden > 0 {
-			all = append(all, gapLine(hidden, "further new line", "further new lines"))
+		if len(b) > diffLines {
+			all = append(all, gapLine(count(b[diffLines:]), "further new line", "further new lines"))
 		}
 		return all
 	}

@@ -69,7 +69,25 @@ func TestADifferenceIsBounded(t *testing.T) {
 		}
 	}
 	redistest.Want(t, "left out", strings.Join(hidden, ", "),
-		plural(many-diffLines, "", "further old lines")+", "+plural(many-diffLines, "", "further new lines"))
-	got = difference(old+"x\n"+old, old+"y\n"+old)
+		plural(many+1-diffLines, "", "further old lines")+", "+plural(many+1-diffLines, "", "further new lines"))
+	got = difference(old+"x\n"+old, old+"y\n"+old) // behind the lines that are compared one by one
+	redistest.Want(t, "lines of a late change", len(got), 1+diffContext+2)
+	contains(t, got[diffContext+1].Text, "equal bytes) …", "x\na\n")
+	contains(t, got[diffContext+2].Text, "equal bytes) …", "y\na\n")
+	few := strings.Repeat("a\n", diffTextLines/2-10)
+	got = difference(few+"x\n"+few, few+"y\n"+few)
 	redistest.Want(t, "lines of a small change", len(got), 2*diffContext+2+2)
+	got = difference("x\n"+old, "y\n"+old)
+	redistest.Want(t, "equal lines", got[len(got)-1].Text, plural(many+1-diffContext, "", "equal lines"))
+}
+
+// A text of very many lines must not take 16 bytes of memory for each of them. Regression: a dead letter of 16 MiB of
+// line breaks took 268 MB for each difference.
+func TestTheLinesOfATextAreBounded(t *testing.T) {
+	t.Parallel()
+	text := strings.Repeat("\n", 1<<20)
+	lines := linesOf(text)
+	redistest.Want(t, "lines that are held", len(lines), diffTextLines)
+	redistest.Want(t, "lines that are counted", count(lines), 1<<20+1)
+	redistest.Want(t, "the text is whole", strings.Join(lines, "\n") == text, true)
 }
