@@ -190,7 +190,7 @@ func TestATokenDoesNotInheritByItsName(t *testing.T) {
 		l := redistest.Must(page.live(q))
 		topic := r.dashboard.hub.topicOf(l)
 		redistest.Must(q.sample(l))
-		return redistest.Must(q.cachedPart(*page, l, topic, topic.result())).whole
+		return string(redistest.Must(q.cachedPart(*page, l, topic, topic.result())).update)
 	}
 	contains(t, part(before), "secret-queue")
 	if err := r.op.RemoveToken(t.Context(), "ana"); err != nil {

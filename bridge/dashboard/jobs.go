@@ -14,6 +14,7 @@ import (
 
 	"github.com/duestream/duestream/bridge/access"
 	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/lua"
 )
 
 // This file runs changes that take longer than a request.
@@ -23,6 +24,7 @@ const (
 	maxJobs         = 16          // running in this process; hasRoom divides them among tokens
 	maxEndedJobs    = 500         // whose results are kept
 	maxEndedBytes   = 32 << 20    // of the texts of the results that are kept
+	maxJobBytes     = 256 << 10   // of the texts of a job: its page has them, and each viewer gets the page
 	keepJobFor      = time.Hour   // after its end
 	checkTokenEvery = time.Second // whether the token of a running job is still valid
 	tellEvery       = 250 * time.Millisecond
@@ -151,6 +153,10 @@ func (q *request) startJob(spec jobSpec) (page string, err error) {
 		return "", err
 	}
 	spec.back = safeNext(spec.back)
+	if size := spec.size(); size > maxJobBytes {
+		return "", lua.Invalid("form", fmt.Sprintf("of %d bytes", size),
+			"must have at most %d bytes of texts: select fewer messages, or shorten the conditions", maxJobBytes)
+	}
 	j := &job{jobSpec: spec, id: rand.Text(), owner: q.grant.Name(), began: time.Now()}
 	ctx, cancel := context.WithCancelCause(q.jobs.stopping)
 	j.cancel = cancel

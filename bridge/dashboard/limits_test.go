@@ -435,11 +435,11 @@ func TestASharedErrorNamesNoForeignQueue(t *testing.T) {
 			t.Errorf("the error for a viewer of %s: %v", queue, err)
 		}
 		text, _, _ := q.event(page{template: "overview"}, l, nil, result{err: failed}, nil)
-		redistest.Want(t, "the stream names the queue", strings.Contains(text, "secret-queue"), want)
-		contains(t, text, "event: away", "This page cannot be read")
+		redistest.Want(t, "the stream names the queue", strings.Contains(string(text), "secret-queue"), want)
+		contains(t, string(text), "event: away", "This page cannot be read")
 	}
 	text, _, _ := r.request(r.viewer(inspect, "*")).event(page{}, l, nil, result{err: admin.ErrNotFound}, nil)
-	lacks(t, text, "Redis does not answer")
+	lacks(t, string(text), "Redis does not answer")
 }
 
 // The more topics a token has, the less often each must be looked at. Topics that all viewers share must not wait.

@@ -608,7 +608,7 @@ func (d *Dashboard) answerLive(w http.ResponseWriter, r *http.Request, p page) {
 		return
 	}
 	if err != nil { // a browser shows no text of a stream that is refused
-		q.sender()(event("stop", "This page is not kept up to date: "+err.Error()+"."))
+		q.sender()([]byte(event("stop", "This page is not kept up to date: "+err.Error()+".")))
 		return
 	}
 	defer d.hub.leave(t, token)
@@ -616,12 +616,12 @@ func (d *Dashboard) answerLive(w http.ResponseWriter, r *http.Request, p page) {
 }
 
 // sender returns a function that writes to a stream of events, and reports whether the viewer still reads.
-func (q *request) sender() func(text string) bool {
+func (q *request) sender() func(text []byte) bool {
 	rc := http.NewResponseController(q.w)
 	_ = rc.SetReadDeadline(time.Time{})
-	return func(text string) bool {
+	return func(text []byte) bool {
 		return writeInTime(rc, func() error {
-			_, err := q.w.Write([]byte(text))
+			_, err := q.w.Write(text)
 			return errors.Join(err, rc.Flush())
 		}) == nil
 	}
@@ -646,7 +646,7 @@ func (q *request) stream(p page, l *live, t *topic, seen string) {
 	send := q.sender()
 	beats := time.NewTimer(q.hub.nextBeat())
 	defer beats.Stop()
-	if !send(": the stream of updates begins\n\n") {
+	if !send([]byte(": the stream of updates begins\n\n")) {
 		return
 	}
 	sentVersion, sentPart := 0, (*seenPart)(nil)
@@ -685,7 +685,7 @@ func (q *request) stream(p page, l *live, t *topic, seen string) {
 			if gone {
 				text = event("gone", "")
 			}
-			if !send(text) || gone {
+			if !send([]byte(text)) || gone {
 				return
 			}
 		case <-q.ctx.Done():
@@ -707,31 +707,32 @@ func (q *request) expired() bool {
 }
 
 // event returns the event for a result, and the part that the viewer sees then: nil if the look failed, or if
-// it is not known whether the token is still valid. If ended is true, the stream ends with the event.
-func (q *request) event(p page, l *live, t *topic, last result, seen *seenPart) (text string, _ *seenPart, ended bool) {
+// it is not known whether the token is still valid. If ended is true, the stream ends with the event. Other streams may
+// share the text.
+func (q *request) event(p page, l *live, t *topic, last result, seen *seenPart) (text []byte, _ *seenPart, ended bool) {
 	if q.expired() || q.checkQueue() != nil {
-		return event("gone", ""), nil, true
+		return []byte(event("gone", "")), nil, true
 	}
 	if last.err != nil {
-		return event("away", awayText(q.hide(last.err))), nil, false
+		return []byte(event("away", awayText(q.hide(last.err)))), nil, false
 	}
 	if err := q.checkGrace(); err != nil {
-		return event("away", "Redis does not answer (your token cannot be checked)."), nil, false
+		return []byte(event("away", "Redis does not answer (your token cannot be checked).")), nil, false
 	}
 	part, err := q.cachedPart(p, l, t, last)
 	if errors.Is(err, errBusyToken) { // the dashboard stops
-		return noChange, nil, true
+		return []byte(noChange), nil, true
 	}
 	if err != nil {
 		q.log.Error("an update of the dashboard cannot be rendered", slog.String("page", p.template),
 			slog.Any("error", err))
-		return event("stop", "This page cannot be kept up to date, because of a defect of this program."), nil, true
+		text := event("stop", "This page cannot be kept up to date, because of a defect of this program.")
+		return []byte(text), nil, true
 	}
-	changes := part.since(seen)
-	if changes == "" {
-		return noChange, &part.seenPart, false
+	if update := part.since(seen); update != nil {
+		return update, &part.seenPart, false
 	}
-	return event("update", changes), &part.seenPart, false
+	return []byte(noChange), &part.seenPart, false
 }
 
 // awayText returns a sentence about a look that failed.
@@ -790,12 +791,19 @@ type cachedPart struct {
 	err  error
 }
 
-// rendered is a part of a page as HTML.
+// rendered is a part of a page as HTML. It holds the events that bring it, because each stream holds its event until
+// the viewer has read it, and a thousand streams may wait for slow viewers.
 type rendered struct {
-	whole  string
-	pieces []string
+	update []byte   // the event with the whole part
+	pieces []string // HTML
 	seenPart
+
+	mu      sync.Mutex
+	changes map[uint64][]byte // events with the changed pieces, by the digest of the part that the viewer sees
 }
+
+// maxChangeEvents limits the events with pieces of a part. Viewers who see still other parts get the whole one.
+const maxChangeEvents = 4
 
 // seenPart tells what a viewer sees, without the HTML: each stream keeps it until the next update.
 type seenPart struct {
@@ -814,16 +822,17 @@ func (q *request) part(p page, l *live, value any) (*rendered, error) {
 		return nil, err
 	}
 	f := q.frame(p, view)
-	part := &rendered{}
-	if part.whole, err = element(p.template, l.part, l.part, f); err != nil {
+	whole, err := element(p.template, l.part, l.part, f)
+	if err != nil {
 		return nil, err
 	}
 	running, err := element(p.template, runningJobs, runningJobs, f)
 	if err != nil {
 		return nil, err
 	}
-	part.whole += running
-	part.digest = maphash.String(digestSeed, part.whole)
+	whole += running
+	part := &rendered{update: []byte(event("update", whole))}
+	part.digest = maphash.String(digestSeed, whole)
 	if l.pieces == nil {
 		return part, nil
 	}
@@ -858,13 +867,22 @@ func element(page, name, id string, f frame) (string, error) {
 	return out.String(), nil
 }
 
-// since returns the HTML that changes a page that shows the part seen into this one. seen may be nil.
-func (r *rendered) since(seen *seenPart) string {
+// since returns the event that changes a page that shows the part seen into this one; nil = the page needs no change.
+// seen may be nil. All streams that need the same event share it.
+func (r *rendered) since(seen *seenPart) []byte {
 	switch {
 	case seen != nil && r.digest == seen.digest:
-		return ""
+		return nil
 	case seen == nil || len(r.ids) == 0 || !slices.Equal(r.ids, seen.ids):
-		return r.whole
+		return r.update
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if update, known := r.changes[seen.digest]; known {
+		return update
+	}
+	if len(r.changes) >= maxChangeEvents {
+		return r.update
 	}
 	var changed strings.Builder
 	for i, text := range r.pieces {
@@ -872,7 +890,15 @@ func (r *rendered) since(seen *seenPart) string {
 			changed.WriteString(text)
 		}
 	}
-	return changed.String()
+	var update []byte
+	if changed.Len() > 0 {
+		update = []byte(event("update", changed.String()))
+	}
+	if r.changes == nil {
+		r.changes = map[uint64][]byte{}
+	}
+	r.changes[seen.digest] = update
+	return update
 }
 
 // event returns a Server-Sent Event.

@@ -364,7 +364,7 @@ func TestABrokenUpdateDoesNotReloadThePage(t *testing.T) {
 		data: func(any) (any, error) { return nil, errors.New("broken") }}
 	topic := &topic{parts: map[partKey]*cachedPart{}}
 	text, _, ended := q.event(page{template: "overview"}, l, topic, topic.result(), nil)
-	contains(t, text, "event: stop\n", "because of a defect")
+	contains(t, string(text), "event: stop\n", "because of a defect")
 	redistest.Want(t, "whether the stream ends", ended, true)
 }
 
@@ -390,4 +390,27 @@ func TestAStreamShowsNoStateFromBeforeTheChange(t *testing.T) {
 	if _, update := v.watch("live-message" + address).next(); strings.Contains(words(update), "waits for its time") {
 		t.Errorf("the stream brings back the state before the change:\n%s", words(update))
 	}
+}
+
+// The streams of the same part must share the text of an update. Regression: each built its own, and held it until its
+// viewer had read it.
+func TestStreamsShareTheTextOfAnUpdate(t *testing.T) {
+	t.Parallel()
+	part := &rendered{update: []byte(event("update", "the whole")), seenPart: seenPart{digest: 100}}
+	part.add("a", "piece a")
+	part.add("b", "piece b")
+	same := func(one, other []byte) bool { return &one[0] == &other[0] }
+	seen := func(digest uint64) *seenPart {
+		return &seenPart{digest: digest, ids: part.ids, digests: []uint64{part.digests[0], 0}}
+	}
+	redistest.Want(t, "the whole is shared", same(part.since(nil), part.since(nil)), true)
+	changes := part.since(seen(1))
+	redistest.Want(t, "changes", string(changes), event("update", "piece b"))
+	redistest.Want(t, "changes are shared", same(changes, part.since(seen(1))), true)
+	for digest := range uint64(50) {
+		part.since(seen(digest))
+	}
+	redistest.Want(t, "texts of changes", len(part.changes), maxChangeEvents)
+	redistest.Want(t, "the whole for further ones", same(part.since(seen(49)), part.update), true)
+	redistest.Want(t, "no change", part.since(&seenPart{digest: 100}) == nil, true)
 }

@@ -289,7 +289,23 @@ func (q *request) readForm(most int64) error {
 			lua.Invalid("form", "", "must be a form of at most %d bytes, sent within %s", most, within))
 	}
 	q.query = q.r.Form
+	if most <= maxActionBytes {
+		q.query = detached(q.query)
+		q.r.Form, q.r.PostForm = q.query, nil
+	}
 	return nil
+}
+
+// detached returns copies of the values of a form. The values that net/http returns are parts of the whole body, so a
+// job that keeps one of them would keep all of it.
+func detached(form url.Values) url.Values {
+	own := make(url.Values, len(form))
+	for name, values := range form {
+		for _, value := range values {
+			own[strings.Clone(name)] = append(own[name], strings.Clone(value))
+		}
+	}
+	return own
 }
 
 // parseForm reads the form of a request, of at most some bytes, within a time. It reads a body that is no form, too.

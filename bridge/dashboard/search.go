@@ -423,17 +423,29 @@ func (r foundRow) RowID() string {
 
 // Place returns what identifies the place of the hit, as JSON.
 func (r foundRow) Place() string {
-	text, _ := json.Marshal(admin.Hit{Queue: r.Queue, State: r.State, Partition: r.Partition, ID: r.ID, Group: r.Group,
-		Member: r.Member, Entry: r.Entry, Letter: r.Letter}) // texts and numbers can be encoded
+	text, _ := json.Marshal(onlyPlace(r.Hit)) // texts and numbers can be encoded
 	return string(text)
 }
 
-// readPlace reads what Place returned.
+// onlyPlace returns a hit with only the fields that tell where the message is.
+func onlyPlace(h admin.Hit) admin.Hit {
+	return admin.Hit{Queue: h.Queue, State: h.State, Partition: h.Partition, ID: h.ID, Group: h.Group, Member: h.Member,
+		Entry: h.Entry, Letter: h.Letter}
+}
+
+// maxPlaceBytes limits what Place returns. An ID, a group and a member may have 256 bytes each, and a byte may be
+// written with six.
+const maxPlaceBytes = 8 << 10
+
+// readPlace reads what Place returned. Of a hit it keeps only the place.
 func readPlace(text string) (h admin.Hit, err error) {
+	if len(text) > maxPlaceBytes {
+		return h, lua.Invalid("hit", fmt.Sprintf("of %d bytes", len(text)), "must be at most %d bytes", maxPlaceBytes)
+	}
 	decoder := json.NewDecoder(strings.NewReader(text))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&h); err != nil {
 		return h, lua.Invalid("hit", text, "must be a hit of a search")
 	}
-	return h, lua.CheckQueue(h.Queue)
+	return onlyPlace(h), lua.CheckQueue(h.Queue)
 }

@@ -243,8 +243,8 @@ func (q *request) nextForm(f foundForm) *jobNext {
 		}
 	}
 	if f.which == whichChosen {
-		for _, hit := range q.query["hit"] {
-			n.Fields = append(n.Fields, jobField{"hit", hit})
+		for _, h := range f.hits {
+			n.Fields = append(n.Fields, jobField{"hit", foundRow{h}.Place()})
 		}
 	}
 	n.Fields = append(n.Fields, jobField{"run", "1"})
