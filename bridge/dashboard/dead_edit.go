@@ -76,6 +76,7 @@ func showEdit(q *request) (any, error) {
 		return nil, err
 	}
 	v := editView{Queue: q.queue(), Letter: l, Back: q.backToLetters(), TooLarge: len(l.Payload) > maxEdited}
+	v.Letter.Payload = nil // a page that waits to be rendered must hold little
 	if v.Groups, err = q.groupsOf(q.queue()); err != nil {
 		return nil, err
 	}

@@ -107,6 +107,7 @@ func showLetter(q *request) (any, error) {
 	}
 	v := letterView{Queue: q.queue(), Letter: l, Lost: l.Payload == nil,
 		Payload: viewPayload(l.Payload, q.query.Get("view"))}
+	v.Letter.Payload = nil // the view has its beginning, and a page that waits to be rendered must hold little
 	name := url.Values{"queue": {v.Queue}, "letter": {l.Letter}}.Encode()
 	v.Page, v.File = "dead-letter?"+name, "dead-payload?"+name
 	v.Like = lettersAddress("dead-letters", q.queue(), l.Like())

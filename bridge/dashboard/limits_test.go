@@ -305,6 +305,68 @@ func TestATokenRendersOnePageAtATime(t *testing.T) {
 	})
 }
 
+// Few pages of a token may wait to be rendered, because each holds what it shows. Further ones must be refused at once.
+// Regression: pages that waited for ten seconds each held a payload of 16 MiB, and one token held all requests that the
+// dashboard may have in flight.
+func TestFewPagesOfATokenWait(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		stopping, stop := context.WithCancel(t.Context())
+		defer stop()
+		h := newHub(stopping, 8, time.Minute)
+		end := make(chan struct{})
+		results := make(chan error, 2*maxWaitingPages)
+		render := func(token string) {
+			results <- h.render(t.Context(), &h.pageTime, token, restOfPage, func() error {
+				<-end
+				return nil
+			})
+		}
+		for range 1 + maxWaitingPages + 5 {
+			go render("greedy")
+		}
+		synctest.Wait()
+		redistest.Want(t, "pages that are refused at once", len(results), 5)
+		for range 5 {
+			redistest.Want(t, "error of a page", <-results, errBusyToken)
+		}
+		go render("other")
+		synctest.Wait()
+		redistest.Want(t, "pages of another token that are refused", len(results), 0)
+		close(end)
+		for range 1 + maxWaitingPages + 1 {
+			redistest.Want(t, "error of a page that waits", <-results, error(nil))
+		}
+		<-time.After(mostRest)
+		synctest.Wait()
+		redistest.Want(t, "tokens that are remembered", len(h.pageTime.by), 0)
+	})
+}
+
+// The data of a page must not have a whole payload, because the page may wait to be rendered.
+func TestThePageOfALargePayloadHoldsLittle(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t), nil)
+	r.Groups("g")
+	payload := `{"a":"` + strings.Repeat("b", maxEdited) + `"}`
+	r.Do("XADD", r.Keys.Dead, "1700000000000-1", "id", "dead", "payload", payload, "group", "g", "reason", "dead_letter",
+		"attempt", "1", "dead_ms", "1700000000000")
+	r.schedule(r.Queue, "scheduled", payload)
+	q := r.request(r.viewer(operate, r.Queue))
+	q.r.Method = http.MethodGet
+	q.query = url.Values{"queue": {r.Queue}, "letter": {"1700000000000-1"}, "id": {"scheduled"}}
+	letter := redistest.Must(showLetter(q)).(letterView)
+	redistest.Want(t, "payload of a letter", len(letter.Letter.Payload), 0)
+	redistest.Want(t, "size of the payload", letter.Payload.Size, int64(len(payload)))
+	redistest.Want(t, "the payload is lost", letter.Lost, false)
+	edit := redistest.Must(showEdit(q)).(editView)
+	redistest.Want(t, "payload of an edited letter", len(edit.Letter.Payload), 0)
+	message := redistest.Must(showMessage(q)).(messageView)
+	redistest.Want(t, "places of the message", len(message.finding.Places), 1)
+	redistest.Want(t, "payload of a message", len(message.finding.Places[0].Payload), 0)
+	redistest.Want(t, "views of payloads", len(message.Payloads), 1)
+}
+
 // A dashboard must bound the requests in flight, because a connection with HTTP/2 carries hundreds of them.
 func TestADashboardBoundsItsRequests(t *testing.T) {
 	t.Parallel()

@@ -40,6 +40,9 @@ const maxCachedParts = 64
 // maxRenders is the number of parts that are rendered at the same time. Each takes up to a megabyte of memory.
 const maxRenders = 8
 
+// maxWaitingPages is the number of pages of a token that may wait to be rendered. Each holds what it shows.
+const maxWaitingPages = 10
+
 // After a part was rendered for a token, the token's next rendering waits restOfPart times as long, at most mostRest.
 // So all viewers of one token use about a quarter of a core, even if each watches another address. A page has a shorter
 // rest, because somebody waits for it.
@@ -117,7 +120,7 @@ func newHub(stopping context.Context, maxViewers int, timeout time.Duration) *hu
 	return &hub{stopping: stopping, maxViewers: maxViewers, maxTopics: max(leastTopics, maxViewers/2), timeout: timeout,
 		started: time.Now(), log: slog.New(slog.DiscardHandler), renders: make(chan struct{}, maxRenders),
 		topics: map[string]*topic{}, topicsOf: map[string]int{}, viewersOf: map[string]int{},
-		changes: map[string]time.Time{}}
+		changes: map[string]time.Time{}, pageTime: shares{mostWaiting: maxWaitingPages}}
 }
 
 // wait waits for the loops, after stopping was cancelled.
@@ -768,7 +771,7 @@ func (q *request) cachedPart(p page, l *live, t *topic, last result) (*rendered,
 }
 
 // render waits for the turn of the token and for a free place, and then calls work to render a part or a page. The
-// error is that of work, or errBusyToken if ctx ends before the turn comes.
+// error is that of work or of shares.do.
 func (h *hub) render(ctx context.Context, times *shares, token string, rest float64, work func() error) error {
 	return times.do(ctx, token, rest, mostRest, func() error {
 		h.renders <- struct{}{}

@@ -314,8 +314,16 @@ func showMessage(q *request) (any, error) {
 		}
 	}
 	v.Payloads, v.Hidden = v.viewPayloads()
+	dropPayloads(v.finding.Places) // a page that waits to be rendered must hold little
 	v.Headers = v.headers()
 	return v, nil
+}
+
+// dropPayloads lets the memory of payloads be used again.
+func dropPayloads(places []admin.Sighting) {
+	for i := range places {
+		places[i].Payload = nil
+	}
 }
 
 // onlyQueue returns the queue of all places, if they are in the same one.
@@ -414,9 +422,7 @@ func (w *messageWatch) look(ctx context.Context) (sample, error) {
 	if err != nil {
 		return sample{}, err
 	}
-	for i := range s.finding.Places {
-		s.finding.Places[i].Payload = nil // updates do not show payloads, and many messages may be watched
-	}
+	dropPayloads(s.finding.Places) // updates do not show payloads, and many messages may be watched
 	w.isIdle = w.last != nil && w.last.mark() == s.mark()
 	w.last, w.lookedAt = &s, began
 	return sample{value: s, mark: s.mark()}, nil

@@ -105,18 +105,21 @@ func (f *folder) valueOf(token json.Token, text string, depth int) (*jsonNode, e
 	case string:
 		n.Kind, n.Text = "string", jsonString(token, text)
 		if len(n.Text) > maxJSONText {
-			n.Size, n.Text = int64(len(token)), clip(n.Text, maxJSONText)
+			n.Size, n.Text = int64(len(token)), clipped(n.Text)
 		}
 	case json.Number:
 		n.Kind, n.Text = "number", token.String()
 		if len(n.Text) > maxJSONText {
-			n.Size, n.Text = int64(len(n.Text)), clip(n.Text, maxJSONText)
+			n.Size, n.Text = int64(len(n.Text)), clipped(n.Text)
 		}
 	default: // true, false and null
 		n.Kind, n.Text = "word", text
 	}
 	return n, nil
 }
+
+// clipped returns the beginning of a text, which does not keep the whole in memory.
+func clipped(text string) string { return strings.Clone(clip(text, maxJSONText)) }
 
 // children reads the fields of an object, or the elements of an array, until its end.
 func (f *folder) children(n *jsonNode, depth int) error {
@@ -136,7 +139,7 @@ func (f *folder) children(n *jsonNode, depth int) error {
 				return err
 			}
 			decoded, _ := token.(string)
-			name = clip(jsonString(decoded, text), maxJSONText)
+			name = clipped(jsonString(decoded, text))
 		}
 		child, err := f.value(depth)
 		if child != nil {

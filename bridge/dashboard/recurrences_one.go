@@ -69,9 +69,10 @@ func showRecurrence(q *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	v := recurrenceView{recurrenceRow: recurrenceRow{s}, Next: s.Next, Headers: s.Spec.Headers,
-		Payload: viewPayload(s.Spec.Payload, q.query.Get("view")),
-		Page:    recurrenceAddress("recurrence", queue, name), File: recurrenceAddress("recurrence-payload", queue, name)}
+	payload := viewPayload(s.Spec.Payload, q.query.Get("view"))
+	s.Spec.Payload = nil // a page that waits to be rendered must hold little
+	v := recurrenceView{recurrenceRow: recurrenceRow{s}, Next: s.Next, Headers: s.Spec.Headers, Payload: payload,
+		Page: recurrenceAddress("recurrence", queue, name), File: recurrenceAddress("recurrence-payload", queue, name)}
 	if left := nextShown - len(s.Next); left > 0 && len(s.Next) > 0 && s.Spec.Count == 0 {
 		v.Next = append(slices.Clone(s.Next), nextRuns(s.Spec, s.Next[len(s.Next)-1], left)...)
 	}

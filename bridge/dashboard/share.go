@@ -54,6 +54,8 @@ var errBusyToken = errors.New("your token asks for too much at once: try again i
 // shares gives each token a share of the time: one piece of work at a time, and then a rest in proportion. The zero
 // value is ready for use.
 type shares struct {
+	mostWaiting int // pieces of work of a token that wait, each of which holds memory; 0 = no limit
+
 	mu sync.Mutex
 	by map[string]*share // by the name of the token; only of tokens whose work runs, waits or rests
 }
@@ -65,9 +67,12 @@ type share struct {
 }
 
 // do waits for the turn of a token, and calls work. Then the token rests for a multiple of the time that work took. The
-// error is that of work, or errBusyToken if ctx ends before the turn comes.
+// error is that of work, or errBusyToken if ctx ends before the turn comes, or if too much work waits already.
 func (s *shares) do(ctx context.Context, token string, rest float64, most time.Duration, work func() error) error {
 	one := s.hold(token)
+	if one == nil {
+		return errBusyToken
+	}
 	select {
 	case one.turn <- struct{}{}:
 	default:
@@ -89,6 +94,7 @@ func (s *shares) do(ctx context.Context, token string, rest float64, most time.D
 	return work()
 }
 
+// hold returns the share of a token, or nil if as much work as may wait does so. The caller calls release.
 func (s *shares) hold(token string) *share {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -99,6 +105,9 @@ func (s *shares) hold(token string) *share {
 	if one == nil {
 		one = &share{turn: make(chan struct{}, 1)}
 		s.by[token] = one
+	}
+	if s.mostWaiting > 0 && one.holders > s.mostWaiting { // one of the holders does not wait: it runs or rests
+		return nil
 	}
 	one.holders++
 	return one
