@@ -49,18 +49,28 @@ var (
 	errStopping = busy(ErrBusy, "the gateway is stopping: try again")
 )
 
-// runLong runs an operation, and answers with the lines that the operation writes and with its result. The operation
-// ends early when the caller hangs up or takes no lines for ten seconds, when the gateway stops, and within two seconds
-// after the token no longer allows the verb on the queues. If an error comes before the first line, runLong returns
-// it, and the caller gets a problem with its status, as for any request.
+// beginLong takes a place among the operations that look at whole queues, unless the token allows the verb on no queue.
+// A request takes its place before its body is read, because a large body takes memory and time, too. end frees the
+// place.
+func (c *call) beginLong(verb access.Verb) (end func(), err error) {
+	if !c.Grant.MayAnywhere(verb) {
+		return nil, forbidden(verb)
+	}
+	token := c.Grant.Name()
+	if c.longRuns.begin(token) {
+		c.longRuns.end(token) // begin also counts an operation that it refuses
+		return nil, errTooManyRuns
+	}
+	return func() { c.longRuns.end(token) }, nil
+}
+
+// runLong runs an operation that has a place, and answers with the lines that the operation writes and with its result.
+// The operation ends early when the caller hangs up or takes no lines for ten seconds, when the gateway stops, and
+// within two seconds after the token no longer allows the verb on the queues. If an error comes before the first line,
+// runLong returns it, and the caller gets a problem with its status, as for any request.
 func (c *call) runLong(
 	verb access.Verb, queues []string, operation func(ctx context.Context, out *longRun) (result any, err error),
 ) error {
-	token := c.Grant.Name()
-	defer c.longRuns.end(token) // begin also counts an operation that it refuses
-	if c.longRuns.begin(token) {
-		return errTooManyRuns
-	}
 	done, err := c.beginWait()
 	if err != nil {
 		return err

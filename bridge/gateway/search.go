@@ -5,8 +5,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,9 +21,15 @@ import (
 const (
 	defaultFound = 100 // hits of a search that sets no limit
 	mostFound    = 1_000_000
-	mostChosen   = 10_000   // hits that a request names for an action
-	maxActBytes  = 16 << 20 // of a request for a search or an action
+	mostChosen   = 10_000    // hits that a request names for an action
+	mostInHits   = 1_000_000 // groups, and headers, of all these hits together
+	mostQueues   = 1000      // that a filter names
+	mostLogged   = 20        // queues that a line of the log names
+	maxActBytes  = 16 << 20  // of a request for a search or an action
 )
+
+// chosenRule is the rule for the number of hits that a request names. Its argument is mostChosen.
+const chosenRule = "must be 1 to %d hits of a search"
 
 // hitLine is a hit of a search.
 type hitLine struct {
@@ -38,8 +44,13 @@ type searchRequest struct {
 
 // search writes a line for each place of a message that passes the filter.
 func search(c *call) (int, any, error) {
+	end, err := c.beginLong(access.Inspect)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer end()
 	var request searchRequest
-	if err := c.readObject(access.Inspect, &request); err != nil {
+	if err := c.readObject(&request); err != nil {
 		return 0, nil, err
 	}
 	limit := defaultFound
@@ -50,8 +61,7 @@ func search(c *call) (int, any, error) {
 	if err := errors.Join(lua.Between("limit", limit, 1, mostFound), f.Validate()); err != nil {
 		return 0, nil, err
 	}
-	var err error
-	if f.Queues, err = c.queuesOf(access.Inspect, f.Queues); err != nil {
+	if f.Queues, err = c.queuesOf(access.Inspect, distinct(f.Queues)); err != nil {
 		return 0, nil, err
 	}
 	return 0, nil, c.runLong(access.Inspect, f.Queues, func(ctx context.Context, out *longRun) (any, error) {
@@ -82,8 +92,13 @@ type actRequest struct {
 
 // act changes everything that passes the filter, or the hits that the request names.
 func act(c *call) (int, any, error) {
+	end, err := c.beginLong(access.Operate)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer end()
 	var request actRequest
-	if err := c.readObject(access.Operate, &request); err != nil {
+	if err := c.readObject(&request); err != nil {
 		return 0, nil, err
 	}
 	what, err := request.what()
@@ -93,13 +108,11 @@ func act(c *call) (int, any, error) {
 	var named []string
 	if f := request.Filter; f != nil {
 		named = f.Queues
-	} else {
-		all := map[string]bool{}
-		for _, h := range request.Hits {
-			all[h.Queue] = true
-		}
-		named = slices.Sorted(maps.Keys(all))
 	}
+	for _, h := range request.Hits { // none if there is a filter
+		named = append(named, h.Queue)
+	}
+	named = distinct(named)
 	queues, err := c.queuesOf(access.Operate, named)
 	if err != nil {
 		return 0, nil, err
@@ -108,7 +121,7 @@ func act(c *call) (int, any, error) {
 	if request.Rate != nil {
 		o.Rate = *request.Rate
 	}
-	c.Audit("act: "+string(what.Kind)+" begins", strings.Join(named, ","), slog.String("request", c.w.id),
+	c.Audit("act: "+string(what.Kind)+" begins", firstOf(named), slog.String("request", c.w.id),
 		slog.Bool("dry_run", o.DryRun), slog.Bool("all", request.All), slog.Int("hits", len(request.Hits)))
 	var result admin.ActResult
 	err = c.runLong(access.Operate, queues, func(ctx context.Context, out *longRun) (any, error) {
@@ -128,7 +141,7 @@ func act(c *call) (int, any, error) {
 		}
 		return result, err
 	})
-	c.Audit("act: "+string(what.Kind), strings.Join(named, ","), slog.String("request", c.w.id),
+	c.Audit("act: "+string(what.Kind), firstOf(named), slog.String("request", c.w.id),
 		slog.Bool("done", err == nil && result.Complete), slog.Bool("dry_run", o.DryRun),
 		slog.Int64("changed", result.Changed))
 	return 0, nil, err
@@ -162,8 +175,7 @@ func (r *actRequest) what() (admin.Action, error) {
 		"give either in_ms or at_ms with the action reschedule")
 	refuseIf(r.Rate != nil && !(*r.Rate > 0 && *r.Rate <= 1e6), "rate", "", "must be a number above 0, up to 1000000")
 	refuseIf((r.Filter == nil) == (r.Hits == nil), "filter", "", "give either filter or hits")
-	refuseIf(r.Hits != nil && (len(r.Hits) == 0 || len(r.Hits) > mostChosen), "hits",
-		strconv.Itoa(len(r.Hits)), "must be 1 to %d hits of a search", mostChosen)
+	refuseIf(r.Hits != nil && len(r.Hits) == 0, "hits", "0", chosenRule, mostChosen) // readObject bounds their number
 	if r.Filter != nil {
 		f := *r.Filter
 		errs = append(errs, f.Validate())
@@ -175,20 +187,35 @@ func (r *actRequest) what() (admin.Action, error) {
 	return what, errors.Join(errs...)
 }
 
-// readObject reads the body, a JSON object without unknown fields, unless the token allows the verb on no queue.
-func (c *call) readObject(verb access.Verb, into any) error {
-	if !c.Grant.MayAnywhere(verb) {
-		return forbidden(verb)
+// distinct returns the names sorted, each once.
+func distinct(names []string) []string { return slices.Compact(slices.Sorted(slices.Values(names))) }
+
+// firstOf returns names for a line of the log: the first ones, and the number of the others.
+func firstOf(names []string) string {
+	if len(names) <= mostLogged {
+		return strings.Join(names, ",")
 	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:mostLogged], ","), len(names)-mostLogged)
+}
+
+// readObject reads the body, a JSON object without unknown fields, and with no more elements than newElements allows.
+func (c *call) readObject(into any) error {
 	text, err := c.Body(maxActBytes)
 	if err != nil {
 		return err
 	}
+	return decodeObject(text, into)
+}
+
+func decodeObject(text []byte, into any) error {
 	if !utf8.Valid(text) { // the decoder would put other characters in place of these bytes
 		return malformed("the body is not UTF-8")
 	}
 	if text = bytes.TrimSpace(text); !bytes.HasPrefix(text, []byte("{")) || !json.Valid(text) {
 		return malformed("the body is not a JSON object")
+	}
+	if err := checkElements(text); err != nil {
+		return err
 	}
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
@@ -211,7 +238,8 @@ func shapeOf(err error) string {
 }
 
 // queuesOf returns the queues of a request that may name queues: the named ones, on which the token must allow the verb
-// and which must exist, or all on which it allows the verb.
+// and which must exist, or all on which it allows the verb. Several names are looked up with one read of the registry.
+// The names must be distinct.
 func (c *call) queuesOf(verb access.Verb, named []string) ([]string, error) {
 	ctx, cancel := context.WithTimeout(c.Ctx, c.cfg.Timeout)
 	defer cancel()
@@ -222,7 +250,17 @@ func (c *call) queuesOf(verb access.Verb, named []string) ([]string, error) {
 	if err := c.mayAll(verb, named); err != nil {
 		return nil, err
 	}
+	var registered []string // sorted
+	if len(named) > 1 {
+		var err error
+		if registered, err = c.op.Queues(ctx); err != nil {
+			return nil, err
+		}
+	}
 	for _, queue := range named {
+		if _, known := slices.BinarySearch(registered, queue); known {
+			continue
+		}
 		if err := c.op.CheckKnown(ctx, queue); err != nil {
 			return nil, err
 		}

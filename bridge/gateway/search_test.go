@@ -101,17 +101,18 @@ func TestASearchShowsTheQueuesOfItsToken(t *testing.T) {
 	for body, want := range map[string]string{
 		`{}`:                        "shop.a dead x, shop.a dead y, shop.a scheduled car, shop.b scheduled bike",
 		`{"filter":{"text":"red"}}`: "shop.a scheduled car, shop.b scheduled bike",
-		`{"filter":{"text":"red","queues":["shop.b"]}}`:       "shop.b scheduled bike",
-		`{"filter":{"text":"green"}}`:                         "",
-		`{"filter":{"states":["dead"]},"limit":1000}`:         "shop.a dead x, shop.a dead y",
-		`{"filter":{"error":"payload of x"}}`:                 "shop.a dead x",
-		`{"filter":{"headers":{"tenant":"acme"}}}`:            "shop.a scheduled car, shop.b scheduled bike",
-		`{"filter":{"prefix":"ca"}}`:                          "shop.a scheduled car",
-		`{"filter":{"ids":["car","y","letter"]}}`:             "shop.a dead y, shop.a scheduled car",
-		`{"filter":{"group":"g"}}`:                            "shop.a dead x, shop.a dead y",
-		`{"filter":{"reason":"expired"}}`:                     "",
-		`{"filter":{"from":"2100-01-02T03:04:05Z"}}`:          "",
-		`{"filter":{"states":["scheduled"]},"limit":1000000}`: "shop.a scheduled car, shop.b scheduled bike",
+		`{"filter":{"text":"red","queues":["shop.b"]}}`:                   "shop.b scheduled bike",
+		`{"filter":{"text":"red","queues":["shop.b","shop.a","shop.b"]}}`: "shop.a scheduled car, shop.b scheduled bike",
+		`{"filter":{"text":"green"}}`:                                     "",
+		`{"filter":{"states":["dead"]},"limit":1000}`:                     "shop.a dead x, shop.a dead y",
+		`{"filter":{"error":"payload of x"}}`:                             "shop.a dead x",
+		`{"filter":{"headers":{"tenant":"acme"}}}`:                        "shop.a scheduled car, shop.b scheduled bike",
+		`{"filter":{"prefix":"ca"}}`:                                      "shop.a scheduled car",
+		`{"filter":{"ids":["car","y","letter"]}}`:                         "shop.a dead y, shop.a scheduled car",
+		`{"filter":{"group":"g"}}`:                                        "shop.a dead x, shop.a dead y",
+		`{"filter":{"reason":"expired"}}`:                                 "",
+		`{"filter":{"from":"2100-01-02T03:04:05Z"}}`:                      "",
+		`{"filter":{"states":["scheduled"]},"limit":1000000}`:             "shop.a scheduled car, shop.b scheduled bike",
 	} {
 		for name, token := range map[string]string{"inspect": inspector, "operate": operator} {
 			hits, result := r.search(token, body)
@@ -134,7 +135,9 @@ func TestASearchShowsTheQueuesOfItsToken(t *testing.T) {
 	elsewhere := r.allow(access.Token{Name: "elsewhere", Verbs: access.Verbs(), Queues: []string{"x"}})
 	ask(inspector, "/v1/search", `{"filter":{"queues":["shop.a","mail"]}}`).refused(http.StatusForbidden, typeForbidden)
 	ask(publisher, "/v1/search", `{}`).refused(http.StatusForbidden, typeForbidden)
-	ask(inspector, "/v1/search", `{"filter":{"queues":["shop.c"]}}`).refused(http.StatusNotFound, typeNotFound)
+	for _, queues := range []string{`"shop.c"`, `"shop.a","shop.c","shop.b"`} {
+		ask(inspector, "/v1/search", `{"filter":{"queues":[`+queues+`]}}`).refused(http.StatusNotFound, typeNotFound)
+	}
 	if hits, _ := r.search(elsewhere, `{}`); hits != "" { // the token is for a queue that does not exist
 		t.Error(hits)
 	}
@@ -359,6 +362,9 @@ func TestATokenMayRunTwoActionsAtOnce(t *testing.T) {
 			"Authorization: Bearer "+token)
 	}
 	ask(token).refused(http.StatusServiceUnavailable, typeBusy)
+	for _, path := range []string{"/v1/search", "/v1/act"} { // the body, which is no object, is not looked at
+		r.do("POST", path, "[]", jsonBody, "Authorization: Bearer "+token).refused(http.StatusServiceUnavailable, typeBusy)
+	}
 	ask(r.token).want(http.StatusOK)
 	one.hangUp()
 	redistest.Eventually(t, 20*time.Second, func() (bool, string) {
