@@ -81,6 +81,7 @@ type Dashboard struct {
 	searches     *line
 	forms        *line  // large ones, whose memory is in use
 	formMemory   budget // of other forms
+	answerMemory budget // of answers that are being written, besides large downloads
 	downloads    *line  // large ones, whose memory is in use
 	finders      *line  // requests that search a message
 	book         *letterBook
@@ -151,6 +152,7 @@ func New(cfg Config) (*Dashboard, error) {
 	d.hub = newHub(d.stopping, cfg.MaxViewers, cfg.Timeout)
 	d.hub.log = cfg.Logger
 	d.formMemory.all = formBytes
+	d.answerMemory.all = answerBytes
 	d.memoryOf.least = memoryEvery
 	d.finds = make(chan struct{}, maxFinds)
 	d.searches = &line{what: "searches", running: map[*turn]bool{}}

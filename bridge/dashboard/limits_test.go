@@ -367,6 +367,66 @@ func TestThePageOfALargePayloadHoldsLittle(t *testing.T) {
 	redistest.Want(t, "views of payloads", len(message.Payloads), 1)
 }
 
+// measuringWriter tells how much memory of answers is in use during a write.
+type measuringWriter struct {
+	*httptest.ResponseRecorder
+	of   *budget
+	held int
+}
+
+func (w *measuringWriter) Write(b []byte) (int, error) {
+	w.held = w.of.taken
+	return w.ResponseRecorder.Write(b)
+}
+
+// The pages and downloads that viewers read slowly must not fill the memory. Regression: 2,000 connections that did not
+// read held pages of 5 MiB for 90 s each.
+func TestAnswersThatAreWrittenUseBoundedMemory(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t), nil)
+	r.Groups("g")
+	r.Do("XADD", r.Keys.Dead, "1700000000000-1", "id", "m", "payload", strings.Repeat(`"`, maxEdited), "group", "g",
+		"reason", "dead_letter", "attempt", "1", "dead_ms", "1700000000000")
+	greedy, other := r.viewer(operate, r.Queue), r.viewer(operate, r.Queue)
+	name := r.request(greedy).grant.Name()
+	memory := &r.dashboard.answerMemory
+	address := "?letter=1700000000000-1&queue=" + r.Queue
+	large := []string{"dead-edit" + address, "dead-letter" + address, "dead-payload" + address,
+		"dead-payload" + address + "&as=base64"}
+	redistest.Want(t, "half of the memory can be taken", memory.take(name, answerBytes/2), true)
+	for _, page := range large {
+		status, text := greedy.get(page)
+		redistest.Want(t, "status of "+page+" while the memory is in use", status, http.StatusTooManyRequests)
+		contains(t, text, "oo many large answers")
+		status, _ = other.get(page)
+		redistest.Want(t, "status of "+page+" for another token", status, http.StatusOK)
+	}
+	status, _ := greedy.get("search")
+	redistest.Want(t, "status of a small page", status, http.StatusOK)
+	memory.giveBack(name, answerBytes/2)
+	for _, page := range large {
+		status, _ := greedy.get(page)
+		redistest.Want(t, "status of "+page+" while the memory is free", status, http.StatusOK)
+	}
+	redistest.Eventually(t, time.Minute, func() (bool, string) {
+		memory.mu.Lock()
+		defer memory.mu.Unlock()
+		return memory.taken == 0 && len(memory.by) == 0, fmt.Sprint(memory.taken, " bytes are taken")
+	})
+	w := &measuringWriter{httptest.NewRecorder(), memory, 0}
+	q := r.request(greedy)
+	q.w, q.query = w, url.Values{"as": {"base64"}}
+	if err := q.writePayload(make([]byte, answerPiece/2), "a"); err != nil {
+		t.Fatal(err)
+	}
+	redistest.Want(t, "memory while a download is written", w.held, answerPiece/2+w.Body.Len())
+	q.fail(q.w, q.r, q, errors.New(strings.Repeat("e", 2*smallAnswer)))
+	if w.held < 2*smallAnswer {
+		t.Errorf("memory while a page is written: %d", w.held)
+	}
+	redistest.Want(t, "memory after it", memory.taken, 0)
+}
+
 // A dashboard must bound the requests in flight, because a connection with HTTP/2 carries hundreds of them.
 func TestADashboardBoundsItsRequests(t *testing.T) {
 	t.Parallel()

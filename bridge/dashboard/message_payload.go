@@ -3,6 +3,7 @@ package dashboard
 import (
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"mime"
 	"net/http"
@@ -182,7 +183,11 @@ func (q *request) findOnce(in searched) (messageState, error) {
 
 // writePayload answers with a whole payload: as a download with this name, or with as=text or as=base64 as plain text.
 func (q *request) writePayload(content []byte, name string) error {
-	return q.writeWhole(int64(len(content)), func() []byte {
+	held := len(content)
+	if q.query.Get("as") == "base64" {
+		held += base64.StdEncoding.EncodedLen(len(content))
+	}
+	return q.writeWhole(len(content), held, func() []byte {
 		h := q.w.Header()
 		h.Set("Content-Security-Policy", "sandbox; default-src 'none'; frame-ancestors 'none'")
 		switch q.query.Get("as") {
@@ -201,15 +206,39 @@ func (q *request) writePayload(content []byte, name string) error {
 
 // Bounds of an answer that is written whole.
 const (
-	largeAnswer = 1 << 20   // above this size, a process writes a few at a time
+	largeAnswer = 1 << 20   // above this size, a process writes a few downloads at a time
+	smallAnswer = 64 << 10  // up to this size, an answer uses little memory
+	answerBytes = 128 << 20 // that all other downloads and pages use while they are written
 	answerPiece = 256 << 10 // a viewer must take this much within streamTimeout
 	answerSpeed = 128 << 10 // bytes a second that a viewer must take on average
 )
 
-// writeWhole writes an answer of about size bytes. A large answer uses memory until the viewer has read it, so only a
-// few are written at a time. An error means that nothing was written.
-func (q *request) writeWhole(size int64, answer func() []byte) error {
-	if size > largeAnswer {
+// errManyAnswers: the answers that are being written use all memory that the token may have for them.
+var errManyAnswers = errors.New("too many large answers are being sent at the same time: try again in some seconds")
+
+// takeAnswer takes the memory of an answer, which is used until the viewer has read it. The caller calls the function
+// that it returns.
+func (q *request) takeAnswer(size, held int) (leave func(), err error) {
+	if size <= smallAnswer {
+		return func() {}, nil
+	}
+	token := q.token()
+	if !q.answerMemory.take(token, held) {
+		return nil, errManyAnswers
+	}
+	return func() { q.answerMemory.giveBack(token, held) }, nil
+}
+
+// writeWhole writes a download of about size bytes, which holds some bytes of memory until the viewer has read it. Only
+// a few large ones are written at a time. An error means that nothing was written.
+func (q *request) writeWhole(size, held int, answer func() []byte) error {
+	if size <= largeAnswer {
+		leave, err := q.takeAnswer(size, held)
+		if err != nil {
+			return err
+		}
+		defer leave()
+	} else {
 		t, err := q.downloads.join(q.grant.Name())
 		if err != nil {
 			return err
@@ -224,6 +253,7 @@ func (q *request) writeWhole(size int64, answer func() []byte) error {
 	content := answer()
 	q.w.Header().Set("Content-Length", strconv.Itoa(len(content)))
 	if len(content) <= answerPiece {
+		_ = http.NewResponseController(q.w).SetWriteDeadline(time.Now().Add(readTime(int64(len(content)))))
 		_, _ = q.w.Write(content)
 		return nil
 	}
@@ -265,7 +295,7 @@ func serveMessageJSON(q *request) error {
 	if err != nil {
 		return err
 	}
-	return q.writeWhole(int64(len(text)), func() []byte {
+	return q.writeWhole(len(text), cap(text), func() []byte {
 		h := q.w.Header()
 		h.Set("Content-Type", "application/json")
 		h.Set("Content-Disposition", attachment(q.query.Get("id")+".json"))

@@ -181,6 +181,19 @@ func (q *request) execute(status int, name string, f frame) {
 		http.Error(q.w, "the page cannot be rendered", http.StatusInternalServerError)
 		return
 	}
+	leave := func() {}
+	if !q.showsOnce && !q.inLine {
+		leave, err = q.takeAnswer(out.Len(), out.Cap())
+	}
+	switch {
+	case err != nil && name == failureTemplate: // its text is long
+		http.Error(q.w, err.Error(), newFailure(err).Status)
+		return
+	case err != nil:
+		q.fail(q.w, q.r, q, err)
+		return
+	}
+	defer leave()
 	h := q.w.Header()
 	h.Set("Content-Type", "text/html; charset=utf-8")
 	h.Set("Vary", "Accept-Encoding")

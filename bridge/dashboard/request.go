@@ -39,6 +39,7 @@ type request struct {
 	subjects []slog.Attr // of the audit line, besides those that the form names: see about
 
 	showsOnce bool // the page shows something that nobody can read again, so it is never refused
+	inLine    bool // the form has a turn in the line of large forms until the answer is written
 }
 
 // errForbidden: the token does not allow the request.
@@ -346,6 +347,7 @@ func (q *request) takeForm(a action) (leave func(), err error) {
 	case !q.mayEver(a): // the form is not read
 		return func() {}, nil
 	case a.payload && (size < 0 || size > maxActionBytes):
+		q.inLine = true
 		return q.takeTurn(q.forms)
 	}
 	return q.takeFormBytes()
@@ -545,7 +547,7 @@ func newFailure(err error) failure {
 	case errors.As(err, &unknown):
 		f.Status, f.Back = http.StatusNotFound, safeNext(unknown.back)
 	case errors.As(err, &late), errors.As(err, &busy), errors.As(err, &full), errors.As(err, &crowded),
-		errors.Is(err, errManyForms), errors.Is(err, errBusyToken):
+		errors.Is(err, errManyForms), errors.Is(err, errManyAnswers), errors.Is(err, errBusyToken):
 		f.Status = http.StatusTooManyRequests
 	case errors.Is(err, bridge.ErrInvalid):
 		f.Status = http.StatusBadRequest
