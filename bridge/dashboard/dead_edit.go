@@ -164,17 +164,30 @@ func redriveEdited(q *request) (done, error) {
 		return done{}, lua.Invalid("payload", fmt.Sprintf("of %d bytes", len(l.Payload)),
 			"of the dead letter must be at most %d bytes to be edited here", maxEdited)
 	}
-	payload, headers, wrong := q.edited(l)
+	step := q.query.Get("step")
+	var payload []byte
+	var headers map[string]string
+	var wrong error
+	var preview *editPreview
+	err = q.work(len(l.Payload)+len(q.query.Get("payload")), func() {
+		payload, headers, wrong = q.edited(l)
+		if wrong == nil && step != "again" && step != "send" {
+			preview = newEditPreview(l, payload, headers)
+		}
+	})
+	if err != nil {
+		return done{}, err
+	}
 	o, wrongOptions := q.redriveOptions()
 	if err := errors.Join(wrong, wrongOptions); err != nil {
 		return done{}, err
 	}
-	switch q.query.Get("step") {
+	switch step {
 	case "again":
 		return done{preview: again}, nil
 	case "send":
 	default:
-		return done{preview: newEditPreview(l, payload, headers)}, nil
+		return done{preview: preview}, nil
 	}
 	if !bytes.Equal(payload, l.Payload) || l.Payload == nil {
 		o.Payload = &payload

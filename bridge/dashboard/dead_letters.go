@@ -105,8 +105,11 @@ func showLetter(q *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	v := letterView{Queue: q.queue(), Letter: l, Lost: l.Payload == nil,
-		Payload: viewPayload(l.Payload, q.query.Get("view"))}
+	v := letterView{Queue: q.queue(), Letter: l, Lost: l.Payload == nil}
+	err = q.work(len(l.Payload), func() { v.Payload = viewPayload(l.Payload, q.query.Get("view")) })
+	if err != nil {
+		return nil, err
+	}
 	v.Letter.Payload = nil // the view has its beginning, and a page that waits to be rendered must hold little
 	name := url.Values{"queue": {v.Queue}, "letter": {l.Letter}}.Encode()
 	v.Page, v.File = "dead-letter?"+name, "dead-payload?"+name

@@ -367,6 +367,60 @@ func TestThePageOfALargePayloadHoldsLittle(t *testing.T) {
 	redistest.Want(t, "views of payloads", len(message.Payloads), 1)
 }
 
+// What looks at all of a large payload before a page is rendered must be in the share of the token, too. Regression: 40
+// connections of one token that asked for the view of a payload, or for a difference, took all cores.
+func TestWorkOnALargePayloadIsInTheShareOfItsToken(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t), nil)
+	r.Groups("g")
+	payload := `{"a":"` + strings.Repeat("b", maxEdited/2) + `"}`
+	for i, text := range []string{payload, "{}"} {
+		r.Do("XADD", r.Keys.Dead, fmt.Sprintf("1700000000000-%d", i+1), "id", "dead", "payload", text, "group", "g",
+			"reason", "dead_letter", "attempt", "1", "dead_ms", "1700000000000")
+	}
+	r.schedule(r.Queue, "scheduled", payload)
+	spec := bridge.Recurrence{Name: "daily", Queue: r.Queue, Cron: "0 9 * * *", Payload: []byte(payload)}
+	redistest.Must(r.op.Recur(t.Context(), spec))
+	v := r.viewer(operate, r.Queue)
+	do := func(letter string, work func(q *request) error) error {
+		q := r.request(v)
+		q.r.Method = http.MethodGet
+		q.w = httptest.NewRecorder()
+		q.query = url.Values{"queue": {r.Queue}, "letter": {letter}, "id": {"scheduled"}, "name": {"daily"},
+			"cron": {"0 9 * * *"}, "payload": {"{}"}, "encoding": {editText}, "missed": {"once"}, "overlap": {"allow"}}
+		return work(q)
+	}
+	show := func(page func(q *request) (any, error)) func(q *request) error {
+		return func(q *request) error { _, err := page(q); return err }
+	}
+	save := func(q *request) error {
+		before := redistest.Must(r.op.Recurrence(t.Context(), r.Queue, "daily"))
+		q.query.Set("edit", "daily")
+		q.query.Set("version", before.Version)
+		_, err := saveRecurrence(q)
+		return err
+	}
+	edit := func(q *request) error { _, err := redriveEdited(q); return err }
+	all := map[string]func(q *request) error{"letter": show(showLetter), "message": show(showMessage), "edit": edit,
+		"recurrence": show(showRecurrence), "save": save, "JSON": serveMessageJSON}
+	for name, work := range all {
+		redistest.Want(t, "error of "+name, do("1700000000000-1", work), error(nil))
+	}
+	pages, token := &r.dashboard.hub.pageTime, r.request(v).grant.Name()
+	redistest.Eventually(t, time.Minute, func() (bool, string) {
+		pages.mu.Lock()
+		defer pages.mu.Unlock()
+		return len(pages.by) == 0, "the token rests"
+	})
+	for range 1 + maxWaitingPages { // as many as may wait
+		pages.hold(token)
+	}
+	for name, work := range all {
+		redistest.Want(t, "error of "+name+" while others wait", do("1700000000000-1", work), errBusyToken)
+	}
+	redistest.Want(t, "error of a small letter", do("1700000000000-2", show(showLetter)), error(nil))
+}
+
 // measuringWriter tells how much memory of answers is in use during a write.
 type measuringWriter struct {
 	*httptest.ResponseRecorder

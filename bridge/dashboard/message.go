@@ -117,11 +117,15 @@ func (s messageState) IsAtRest() bool {
 
 // IsCostly reports whether a look reads so much that it must not be repeated without being asked for.
 func (s messageState) IsCostly() bool {
-	var size int64
+	return s.stopped || s.requests > maxLiveRequests || s.bytes() > maxLivePayload
+}
+
+// bytes returns the size of the payloads of all places.
+func (s messageState) bytes() (size int) {
 	for _, p := range s.payloads {
-		size += p.size
+		size += int(p.size)
 	}
-	return s.stopped || s.requests > maxLiveRequests || size > maxLivePayload
+	return size
 }
 
 // lookAtMessage reads a message from queues. Before is the state at an earlier look, or
@@ -313,7 +317,9 @@ func showMessage(q *request) (any, error) {
 			v.unknown = err
 		}
 	}
-	v.Payloads, v.Hidden = v.viewPayloads()
+	if err := q.work(s.bytes(), func() { v.Payloads, v.Hidden = v.viewPayloads() }); err != nil {
+		return nil, err
+	}
 	dropPayloads(v.finding.Places) // a page that waits to be rendered must hold little
 	v.Headers = v.headers()
 	return v, nil

@@ -47,8 +47,7 @@ var errEnough = errors.New("the tree is large enough")
 // foldJSON returns the tree of a payload whose value is an object or an array. ok is false if the payload has another
 // form.
 func foldJSON(payload []byte) (tree jsonTree, ok bool) {
-	begin := bytes.TrimLeft(payload, " \t\r\n")
-	if len(begin) == 0 || begin[0] != '{' && begin[0] != '[' || !utf8.Valid(payload) {
+	if !beginsLikeTree(payload) || !utf8.Valid(payload) {
 		return tree, false
 	}
 	if len(payload) <= checkedBytes && !json.Valid(payload) {
@@ -65,6 +64,12 @@ func foldJSON(payload []byte) (tree jsonTree, ok bool) {
 	}
 	_, err = f.decoder.Token()
 	return jsonTree{Root: root}, errors.Is(err, io.EOF)
+}
+
+// beginsLikeTree reports whether a payload may be an object or an array.
+func beginsLikeTree(payload []byte) bool {
+	begin := bytes.TrimLeft(payload, " \t\r\n")
+	return len(begin) > 0 && (begin[0] == '{' || begin[0] == '[')
 }
 
 // folder reads the tokens of a payload.

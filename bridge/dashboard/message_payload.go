@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"cmp"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -87,12 +88,17 @@ func (v messageView) viewPayloads() (all []payloadView, hidden int) {
 }
 
 // viewPayload returns the view of a payload. If it cannot be shown as wished, or if there is no wish, the view is JSON
-// for an object or array, text for other UTF-8, and hexadecimal digits for anything else.
+// for an object or array, text for other UTF-8, and hexadecimal digits for anything else. Whether a large payload is
+// JSON is only found out if the view may be JSON.
 func viewPayload(payload []byte, wish string) payloadView {
 	p := payloadView{Size: int64(len(payload)), IsText: utf8.Valid(payload), Views: []string{viewHex}}
 	if p.IsText {
 		p.Views = []string{viewText, viewHex}
-		if tree, ok := foldJSON(payload); ok {
+		if len(payload) > shownBytes && (wish == viewText || wish == viewHex) {
+			if beginsLikeTree(payload) {
+				p.Views = []string{viewJSON, viewText, viewHex}
+			}
+		} else if tree, ok := foldJSON(payload); ok {
 			p.JSON = tree
 			p.Views = []string{viewJSON, viewText, viewHex}
 		}
@@ -288,11 +294,14 @@ func serveMessageJSON(q *request) error {
 	if err := q.readStory(q.ctx, &s); err != nil {
 		return err
 	}
-	text, err := json.MarshalIndent(struct {
-		admin.Finding
-		Story []admin.Change `json:"story,omitempty"`
-	}{s.finding, s.story.Changes}, "", "  ")
-	if err != nil {
+	var text []byte
+	busy := q.work(s.bytes(), func() {
+		text, err = json.MarshalIndent(struct {
+			admin.Finding
+			Story []admin.Change `json:"story,omitempty"`
+		}{s.finding, s.story.Changes}, "", "  ")
+	})
+	if err := cmp.Or(busy, err); err != nil {
 		return err
 	}
 	return q.writeWhole(len(text), cap(text), func() []byte {

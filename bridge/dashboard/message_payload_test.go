@@ -253,3 +253,24 @@ func TestATokenDoesNotTakeAllSearchesOfMessages(t *testing.T) {
 	redistest.Want(t, "status for another token", status, http.StatusOK)
 	redistest.Want(t, "waiting", len(r.dashboard.finders.waiting), 0)
 }
+
+// Whether a large payload is JSON must not be found out for another view of it, because that takes long.
+func TestALargePayloadIsOnlyFoldedToBeShownAsJSON(t *testing.T) {
+	t.Parallel()
+	large := []byte(`{"a":"` + strings.Repeat("b", shownBytes) + `"}`)
+	for _, c := range []struct {
+		payload    []byte
+		wish, view string
+		isFolded   bool
+	}{
+		{large, viewHex, viewHex, false}, {large, viewText, viewText, false}, {large, viewJSON, viewJSON, true},
+		{large, "", viewJSON, true}, {large[:shownBytes+1], "", viewText, false}, {[]byte("{}"), viewHex, viewHex, true},
+	} {
+		p := viewPayload(c.payload, c.wish)
+		redistest.Want(t, "view for "+c.wish, p.View, c.view)
+		redistest.Want(t, "folded for "+c.wish, p.JSON.Root != nil, c.isFolded)
+		if c.wish != "" {
+			redistest.Want(t, "views for "+c.wish, strings.Join(p.Views, " "), "json text hex")
+		}
+	}
+}

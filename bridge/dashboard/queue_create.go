@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"bytes"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -101,12 +102,13 @@ func (q *request) placeOf(id string) (admin.Sighting, error) {
 // kindOf returns how the form shows a payload, so that it comes back unchanged. Browsers change the ends of lines in a
 // text, so a text with carriage returns is shown as base64.
 func kindOf(payload []byte) string {
-	isPlain := utf8.Valid(payload) && !slices.ContainsFunc([]rune(string(payload)), func(r rune) bool {
+	if len(payload) > maxPrefilled {
+		return payloadSame
+	}
+	isPlain := utf8.Valid(payload) && !bytes.ContainsFunc(payload, func(r rune) bool {
 		return r < ' ' && r != '\n' && r != '\t' || r == 0x7f
 	})
 	switch {
-	case len(payload) > maxPrefilled:
-		return payloadSame
 	case !isPlain:
 		return payloadBase64
 	case json.Valid(payload):

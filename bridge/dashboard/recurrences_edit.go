@@ -229,7 +229,9 @@ func saveRecurrence(q *request) (done, error) {
 		return done{preview: (*recurrencePreview)(nil)}, nil
 	case "save":
 	default:
-		return done{preview: newRecurrencePreview(before, s, isNew)}, nil
+		var preview *recurrencePreview
+		err := q.work(len(before.Spec.Payload)+len(s.Payload), func() { preview = newRecurrencePreview(before, s, isNew) })
+		return done{preview: preview}, err
 	}
 	var change bridge.RecurrenceChange
 	if isNew {

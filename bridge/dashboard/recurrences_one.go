@@ -69,7 +69,11 @@ func showRecurrence(q *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	payload := viewPayload(s.Spec.Payload, q.query.Get("view"))
+	var payload payloadView
+	err = q.work(len(s.Spec.Payload), func() { payload = viewPayload(s.Spec.Payload, q.query.Get("view")) })
+	if err != nil {
+		return nil, err
+	}
 	s.Spec.Payload = nil // a page that waits to be rendered must hold little
 	v := recurrenceView{recurrenceRow: recurrenceRow{s}, Next: s.Next, Headers: s.Spec.Headers, Payload: payload,
 		Page: recurrenceAddress("recurrence", queue, name), File: recurrenceAddress("recurrence-payload", queue, name)}

@@ -211,6 +211,19 @@ func (q *request) execute(status int, name string, f frame) {
 	_ = zipped.Close()
 }
 
+// work calls what may take long before a page is rendered, because it looks at all of so many bytes. Large work is done
+// in the share of the token, like the rendering of its pages. The error is that of shares.do.
+func (q *request) work(bytes int, work func()) error {
+	if bytes <= shownBytes {
+		work()
+		return nil
+	}
+	return q.hub.render(q.ctx, &q.hub.pageTime, q.token(), restOfPage, func() error {
+		work()
+		return nil
+	})
+}
+
 // functions are the functions of all templates.
 var functions = template.FuncMap{
 	"asset":    assetAddress,
