@@ -13,6 +13,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unsafe"
 
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/access"
@@ -555,6 +556,29 @@ func TestAnUnfinishedFormDoesNotHoldItsConnection(t *testing.T) {
 			t.Errorf("%s: the connection does not end: %v", kind, err)
 			conn.Close()
 		}
+	}
+}
+
+// The values of a form must not be parts of its body. Regression: a job that kept one word of a form kept 4 MiB for an
+// hour.
+func TestTheValuesOfAFormDoNotHoldItsBody(t *testing.T) {
+	t.Parallel()
+	value := strings.Repeat("v", 1000)
+	read := func(most int64) (distance uintptr) {
+		q := &request{w: httptest.NewRecorder(), r: httptest.NewRequest(http.MethodPost, "/",
+			strings.NewReader("a="+value+"&b="+value))}
+		q.r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		if err := q.readForm(most); err != nil {
+			t.Fatal(err)
+		}
+		redistest.Want(t, "value", q.query.Get("b"), value)
+		place := func(name string) uintptr { return uintptr(unsafe.Pointer(unsafe.StringData(q.query.Get(name)))) }
+		return place("b") - place("a")
+	}
+	const inBody = 1000 + uintptr(len("&b="))
+	redistest.Want(t, "distance of the values of a form with a payload", read(maxActionBytes+1), inBody)
+	if read(maxActionBytes) == inBody {
+		t.Error("the values are parts of the body")
 	}
 }
 
