@@ -100,9 +100,8 @@ type run struct {
 	start time.Time
 	now   func() time.Time
 
-	mu   sync.Mutex
-	got  []delivered
-	dead int
+	mu  sync.Mutex
+	got []delivered
 }
 
 // delivered is a call of the handler.
