@@ -91,15 +91,6 @@ func (l *Listener) Serve() {
 	if l == nil {
 		return
 	}
-	served := make(chan struct{})
-	l.served = served
-	go func() {
-		defer close(served)
-		err := Answer(l.server, Limit(l.socket, l.conns))
-		if !errors.Is(err, http.ErrServerClosed) {
-			l.log.Error("the listener for "+l.what+" ended", slog.Any("error", err))
-		}
-	}()
 	about := []any{slog.String("address", l.Addr())}
 	if l.page != "" {
 		scheme := "http"
@@ -109,6 +100,16 @@ func (l *Listener) Serve() {
 		about = append(about, slog.String("dashboard", scheme+"://"+l.Addr()+l.page))
 	}
 	l.log.Info("listens for "+l.what, about...)
+
+	served := make(chan struct{})
+	l.served = served
+	go func() { // from here on the server owns its TLSConfig, and may set one for HTTP/2
+		defer close(served)
+		err := Answer(l.server, Limit(l.socket, l.conns))
+		if !errors.Is(err, http.ErrServerClosed) {
+			l.log.Error("the listener for "+l.what+" ended", slog.Any("error", err))
+		}
+	}()
 }
 
 // Answer runs s.Serve, or s.ServeTLS if the server has a TLS configuration.
