@@ -261,7 +261,7 @@ func (a *auditor) message(id string, records []record, letters []Letter) {
 			case len(known.entries) == len(c.entries): // no failover explains it
 			case len(known.entries) > 0:
 				column, problem = known.terminal(plan, a.acknowledged)
-			case !p.taken: // no producer was told that it was taken, and the master that took it is gone
+			case !owed: // the master that knew the deliveries is gone, and no producer was told that its message stays
 				column = ""
 			}
 		}

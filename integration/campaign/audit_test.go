@@ -234,6 +234,10 @@ func TestAuditorExplainsWhatFaultsDo(t *testing.T) {
 			script: "0 P try 10\n 1 P taken @10\n 2 P cancel asked\n" +
 				"12 A1 s #11 1 - @10\n 13 A1 e #11 ok\n 14 A1 x #11 acknowledged\n 20 P cancel ok",
 			faults: []Fault{faultAt(faultFreezeMaster, 2, 15)}},
+		{name: "a master that was replaced delivered the message, and its successor perhaps cancelled it", id: "p-1-mc",
+			script: "0 P try 10\n 1 P taken @10\n 2 P cancel asked\n" +
+				"12 A1 s #11 1 - @10\n 13 A1 e #11 ok\n 14 A1 x #11 lost\n 20 P cancel maybe",
+			faults: []Fault{faultAt(faultFreezeMaster, 2, 15)}},
 		{name: "a master that was replaced went on for a moment", id: okID, script: "0 P try 0\n" + doneA + doneB +
 			"10 P taken @10\n" +
 			"11 A1 s #10 1 - @10\n 12 A1 e #10 ok\n 13 A1 x #10 acknowledged\n 11 B1 s #10 1 - @10\n 12 B1 e #10 ok\n 13 B1 x " +
