@@ -31,8 +31,8 @@ func (b *testQueue) nextAttempt(group string) (Entry, string) {
 // many is a policy with more attempts than a test makes.
 var many = Attempts{Max: 1000, Delays: policy.Delays}
 
-// What an attempt stored is what the next one gets: text, any bytes, and the greatest size; also if the attempt was
-// abandoned, and nobody but the server knew the cursor.
+// The next attempt must get the progress that an attempt stored: text, any bytes, and the greatest size. It must get
+// the progress also if the attempt was abandoned, so that only the server knew the progress.
 func TestProgressReachesTheNextAttempt(t *testing.T) {
 	everywhere(t, func(b *testQueue) {
 		e := b.deliver([]string{"g"}, "m")[0]

@@ -17,7 +17,7 @@ type State string
 const (
 	Scheduled State = "scheduled" // waits for its due time, also for a further attempt
 	Waiting   State = "waiting"   // is due, and waits until an earlier message with its ordering key is done
-	Ready     State = "ready"     // is due, and some group has not read it yet
+	Ready     State = "ready"     // is due; at least one group has not read it
 	Pending   State = "pending"   // a worker or another consumer has read it, and has not acknowledged it
 	Dead      State = "dead"      // is a dead letter
 )

@@ -54,7 +54,7 @@ var errBusyToken = errors.New("your token asks for too much at once: try again i
 // shares gives each token a share of the time: one piece of work at a time, and then a rest in proportion. The zero
 // value is ready for use.
 type shares struct {
-	mostWaiting int // pieces of work of a token that wait, each of which holds memory; 0 = no limit
+	mostWaiting int // limit of the waiting pieces of work of one token, because each holds memory; 0 = no limit
 
 	mu sync.Mutex
 	by map[string]*share // by the name of the token; only of tokens whose work runs, waits or rests

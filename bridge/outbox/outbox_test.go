@@ -211,8 +211,8 @@ func TestAFullServerLetsTheRowsOfItsQueueWait(t *testing.T) {
 	}
 }
 
-// The log says what to do about a client that cannot give its durability, and about one that is closed. Regression: it
-// asked for a report.
+// If the client is closed, or cannot reach its durability, the log tells the operator the remedy. Regression: the log
+// asked for a bug report.
 func TestTheLogSaysWhatToDo(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []error{bridge.ErrNotDurable, bridge.ErrClosed} {

@@ -215,8 +215,8 @@ func serverMs(t *testing.T, c *clitest.CLI) int64 {
 }
 
 // An export tells three things: which records its flags left out, that a queue is not paused and so may change, and how
-// many damaged entries it could not read. If a partition cannot be read, the file has no last line, so an import finds that it is
-// incomplete.
+// many damaged entries it could not read. If a partition cannot be read, the file has no last line, so an import finds
+// that it is incomplete.
 func TestExportIsNeverSilentlyPartial(t *testing.T) {
 	t.Parallel()
 	c := clitest.New(t)
