@@ -15,6 +15,7 @@ import (
 
 	"github.com/duestream/duestream/internal/observe"
 	"github.com/duestream/duestream/internal/policy"
+	"github.com/duestream/duestream/internal/shareddial"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -89,6 +90,8 @@ func (r *Redis) Close() {
 // The functions in with change further settings of both clients. After them Dial sets DisableCache, ConnLifetime,
 // Dialer.KeepAlive and AlwaysPipelining itself. Errors: ErrInvalid for the URL and its files, ErrUnavailable,
 // ErrDenied, ErrUntrusted.
+//
+// A caller whose context is cancelled while a client connects does not disturb other callers of the client.
 func Dial(ctx context.Context, url string, with ...func(*rueidis.ClientOption)) (*Redis, error) {
 	opt, err := parseURL(url)
 	if err != nil {
@@ -123,7 +126,7 @@ func Dial(ctx context.Context, url string, with ...func(*rueidis.ClientOption)) 
 		client.Close()
 		return nil, fmt.Errorf("connect to %s: %w", Redact(url), lua.Classify("connect", err))
 	}
-	return &Redis{Client: client, Blocking: blocking, connect: &connect}, nil
+	return &Redis{Client: shareddial.Wrap(client), Blocking: shareddial.Wrap(blocking), connect: &connect}, nil
 }
 
 // chooseMode asks the server whether it is part of a cluster. The client library would guess that from commands that
@@ -163,12 +166,16 @@ func chooseMode(ctx context.Context, opt *rueidis.ClientOption) error {
 // the handshake and closes the connection. A client that is writing then sees only a broken connection. A client that
 // only reads gets the reason, so explain connects once more and reads.
 func explain(ctx context.Context, opt rueidis.ClientOption, err error) error {
-	if op := (*net.OpError)(nil); opt.TLSConfig == nil || opt.DialCtxFn != nil || errors.As(err, &op) && op.Op == "dial" {
+	if opt.TLSConfig == nil || opt.DialCtxFn != nil {
+		return err
+	}
+	if op := (*net.OpError)(nil); errors.As(err, &op) && op.Op == "dial" {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	conn, failed := (&tls.Dialer{NetDialer: &opt.Dialer, Config: opt.TLSConfig}).DialContext(ctx, "tcp", opt.InitAddress[0])
+	dialer := tls.Dialer{NetDialer: &opt.Dialer, Config: opt.TLSConfig}
+	conn, failed := dialer.DialContext(ctx, "tcp", opt.InitAddress[0])
 	if failed == nil {
 		defer conn.Close()
 		deadline, _ := ctx.Deadline()

@@ -22,6 +22,7 @@ var below = map[string]string{
 	"lua":                  "",
 	"internal/loop":        "lua",
 	"internal/observe":     "lua",
+	"internal/shareddial":  "",
 	"internal/view":        "lua internal/loop",
 	"internal/policy":      "lua internal/loop internal/view",
 	"internal/tail":        "lua internal/loop",
@@ -73,8 +74,9 @@ var below = map[string]string{
 }
 
 const (
-	bridgeParts = "lua internal/clock internal/loop internal/observe internal/policy internal/tail internal/view " +
-		"scheduler scheduler/planner scheduler/producer scheduler/recurrence stream stream/await stream/keeper"
+	bridgeParts = "lua internal/clock internal/loop internal/observe internal/policy internal/shareddial " +
+		"internal/tail internal/view scheduler scheduler/planner scheduler/producer scheduler/recurrence " +
+		"stream stream/await stream/keeper"
 	allBelowAdmin = "bridge " + bridgeParts +
 		" scheduler/bulk stream/sizes stream/lookup stream/search stream/deadletter stream/transfer"
 )

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/internal/shareddial"
 )
 
 // Server is a Redis or Valkey server that tests may use. All methods are safe for concurrent use.
@@ -99,7 +101,7 @@ func newClient(t testing.TB, opt rueidis.ClientOption, opts []func(*rueidis.Clie
 		t.Fatalf("redistest: connect to %s: %v", strings.Join(opt.InitAddress, ","), err)
 	}
 	t.Cleanup(c.Close)
-	return c
+	return shareddial.Wrap(c)
 }
 
 // Kill ends the server with SIGKILL and returns when it has ended. Its data directory stays.
