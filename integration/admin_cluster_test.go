@@ -97,6 +97,10 @@ func (o *clusterOperator) abilities() []ability {
 			_, err := a.Result(ctx, queue, "held", "g")
 			return want(nil, "has no result", errors.Is(err, bridge.ErrNoResult), true)
 		}},
+		{"Admin.LookForResult", func(ctx context.Context) error {
+			_, err := a.LookForResult(ctx, queue, "held", "g")
+			return want(nil, "is not done", errors.Is(err, admin.ErrNotDone), true)
+		}},
 		{"Admin.WaitFor", func(ctx context.Context) error {
 			_, err := a.WaitFor(ctx, queue, "d-0", "g", bridge.AwaitDone)
 			if !errors.Is(err, bridge.ErrDead) {

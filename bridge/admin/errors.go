@@ -5,6 +5,7 @@ import (
 	"github.com/duestream/duestream/lua"
 	"github.com/duestream/duestream/scheduler"
 	"github.com/duestream/duestream/stream"
+	"github.com/duestream/duestream/stream/await"
 	"github.com/duestream/duestream/stream/deadletter"
 )
 
@@ -14,6 +15,9 @@ var ErrNoQueue = scheduler.ErrNoQueue
 // ErrNotFound: Redis does not hold the message or dead letter. It was acknowledged by every group, cancelled or
 // purged, or it never existed.
 var ErrNotFound = deadletter.ErrNotFound
+
+// ErrNotDone: the message waits for the group, or the group works on it.
+var ErrNotDone = await.ErrNotDone
 
 // ErrNoGroup: the consumer group does not exist.
 var ErrNoGroup = lua.ErrNoGroup

@@ -12,6 +12,13 @@ func (a *Admin) Result(ctx context.Context, queue, id, group string) (bridge.Mes
 	return a.waiter.Result(ctx, queue, id, group)
 }
 
+// LookForResult is Result that tells why there is no result: ErrNotDone, a *bridge.DeadError (bridge.ErrDead), or
+// bridge.ErrNoResult if the message is nowhere. If there is no result, it searches the streams of the queue, in bounded
+// steps.
+func (a *Admin) LookForResult(ctx context.Context, queue, id, group string) (bridge.MessageResult, error) {
+	return a.waiter.Look(ctx, queue, id, group)
+}
+
 // WaitFor waits until a message is in a state for a group, and returns its result if the state is bridge.AwaitDone and
 // the message was scheduled with KeepResult. It ends and polls like [bridge.Client.WaitFor], and has the same bounds.
 // Handles that were made from one another, for example with As, share the bound of 1,000 waits.

@@ -77,6 +77,7 @@ type Gateway struct {
 	bytes    perToken      // bytes in memory of bodies that are being read
 	streams  perToken      // streams of lines that are being read
 	longRuns perToken      // operations that look at whole queues
+	results  perToken      // waits for results
 	answers  perToken      // answers that are being written
 	busy     atomic.Int64  // requests in progress that do not wait for their caller or for a message
 	waiting  perToken      // callers that wait for a message or listen to events
@@ -123,8 +124,9 @@ func New(cfg Config) (*Gateway, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	client, err := bridge.NewClient(bridge.ClientConfig{Redis: cfg.Redis, Prefix: cfg.Prefix, RetryTimeout: cfg.Timeout / 2,
-		Durability: cfg.Durability, Observer: cfg.Observer, Logger: cfg.Logger, AllowOldBridges: cfg.AllowOldBridges})
+	client, err := bridge.NewClient(bridge.ClientConfig{Redis: cfg.Redis, Prefix: cfg.Prefix,
+		RetryTimeout: cfg.Timeout / 2, Durability: cfg.Durability, Observer: cfg.Observer, Logger: cfg.Logger,
+		AllowOldBridges: cfg.AllowOldBridges})
 	if err != nil {
 		return nil, err
 	}
@@ -144,6 +146,7 @@ func New(cfg Config) (*Gateway, error) {
 		answers:  perToken{limit: cfg.MaxRequests / 4},
 		waiting:  perToken{limit: cfg.MaxPolls / 4},
 		streams:  perToken{limit: cfg.MaxPolls / 4, totalLimit: cfg.MaxPolls},
+		results:  perToken{limit: maxTokenResults},
 		longRuns: perToken{limit: maxTokenLongRuns, totalLimit: maxLongRuns}}
 	g.stopping, g.stop = context.WithCancel(context.Background())
 	if cfg.AllowOldBridges {

@@ -30,6 +30,7 @@ const (
 	typeNoGroup      = "urn:duestream:problem:no-group"
 	typeDuplicate    = "urn:duestream:problem:duplicate"
 	typeChanged      = "urn:duestream:problem:changed"
+	typeDead         = "urn:duestream:problem:dead"
 	typeLeft         = "urn:duestream:problem:left"
 	typeTooLarge     = "urn:duestream:problem:too-large"
 	typeMedia        = "urn:duestream:problem:media"
@@ -49,6 +50,7 @@ type problem struct {
 	Status  int    `json:"status"`
 	Detail  string `json:"detail,omitempty"`
 	Request string `json:"request_id,omitempty"`
+	Reason  string `json:"reason,omitempty"` // of typeDead
 	fault
 	Errors []fault `json:"errors,omitempty"` // all faults, if there are several
 
@@ -97,6 +99,10 @@ var problems = []struct {
 	{bridge.ErrChanged, http.StatusConflict, typeChanged, "another client changed it at the same time", 0},
 	{admin.ErrNoQueue, http.StatusNotFound, typeNotFound, "the queue is unknown: no client or worker has used it", 0},
 	{admin.ErrNotFound, http.StatusNotFound, typeNotFound, "no message or dead letter has this ID", 0},
+	{bridge.ErrNoResult, http.StatusNotFound, typeNotFound, "no such message: it was cancelled or never scheduled, " +
+		"or done without a result for this group, or its result has expired", 0},
+	{bridge.ErrManyWaits, http.StatusServiceUnavailable, typeBusy, "this gateway waits for as many results as it may",
+		time.Second},
 	{admin.ErrNoGroup, http.StatusNotFound, typeNoGroup, "the queue has no such group", 0},
 	{bridge.ErrOldBridge, http.StatusServiceUnavailable, typeUnavailable,
 		"a bridge is alive that does not serve this: upgrade or stop that bridge", 30 * time.Second},

@@ -198,6 +198,8 @@ func table() []route {
 			handler: publishMany, chargesItself: true, stream: true},
 		{name: "get", method: http.MethodGet, pattern: messagePath, verb: access.Publish, orInspect: true,
 			handler: get},
+		{name: "result", method: http.MethodGet, pattern: messagePath + "/result", verb: access.Inspect,
+			query: "group wait_ms", handler: result, stream: true},
 		{name: "cancel", method: http.MethodDelete, pattern: messagePath, verb: access.Publish, query: "running group",
 			handler: cancel},
 		{name: "reschedule", method: http.MethodPatch, pattern: messagePath, verb: access.Publish, query: "in_ms at_ms",

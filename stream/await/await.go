@@ -37,6 +37,8 @@ var (
 	ErrDead = errors.New("the message is a dead letter")
 	// ErrDone: the group has done the message, so that it will not become a dead letter.
 	ErrDone = errors.New("the message is done")
+	// ErrNotDone: the message waits for the group, or the group works on it.
+	ErrNotDone = errors.New("the message is not done yet")
 	// ErrManyWaits: the process waits for as many messages as it may.
 	ErrManyWaits = errors.New("too many waits at the same time")
 )
@@ -113,6 +115,28 @@ func (w *Waiter) Result(ctx context.Context, queue, id, group string) (MessageRe
 		return MessageResult{}, fmt.Errorf("result of %s in %s for %s: %w", id, queue, group, err)
 	}
 	return MessageResult{r.Value, r.Attempt, r.Done}, nil
+}
+
+// Look returns the result of a message for a group, or an error that tells why there is none. It searches the streams
+// of the queue if there is no result.
+//
+// Errors: ErrNotDone; *DeadError (ErrDead); ErrNoResult, if the message is nowhere.
+func (w *Waiter) Look(ctx context.Context, queue, id, group string) (MessageResult, error) {
+	for range 2 {
+		r, err := w.Result(ctx, queue, id, group)
+		if !errors.Is(err, ErrNoResult) {
+			return r, err
+		}
+		ended, err := w.find(ctx, queue, id, group, AwaitDone, time.Time{})
+		switch {
+		case err != nil:
+			return MessageResult{}, fmt.Errorf("result of %s in %s for %s: %w", id, queue, group, err)
+		case !ended:
+			return MessageResult{}, fmt.Errorf("result of %s in %s for %s: %w", id, queue, group, ErrNotDone)
+		}
+		// The result came during the search.
+	}
+	return MessageResult{}, fmt.Errorf("result of %s in %s for %s: %w", id, queue, group, ErrNoResult)
 }
 
 func (w *Waiter) check(queue, id, group string) error {

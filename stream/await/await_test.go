@@ -148,6 +148,28 @@ func TestWaitLeavesOutEarlierResults(t *testing.T) {
 	redistest.Want(t, "the result of another group", errors.Is(err, ErrNoResult), true)
 }
 
+// A look tells at once what is known about the result of a message.
+func TestALookTellsWhyThereIsNoResult(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.Groups("g")
+	w := NewWaiter(r.Client, r.Prefix)
+	r.Enqueue(lua.Item{ID: "later", When: lua.After(time.Hour)})
+	held := r.deliver("done", "dies", "runs")
+	r.ackResult(held[0], "paid")
+	r.fail(held[1], lua.Failure{Action: lua.ActionDead, Reason: lua.ReasonDeadLetter, Error: "no good"})
+	for id, want := range map[string]error{
+		"done": nil, "dies": ErrDead, "runs": ErrNotDone, "later": ErrNotDone, "never": ErrNoResult, "": lua.ErrInvalid,
+	} {
+		got, err := w.Look(t.Context(), r.Queue, id, "g")
+		if !errors.Is(err, want) || (want == nil) != (string(got.Value) == "paid") {
+			t.Errorf("%s: %q, %v", id, got.Value, err)
+		}
+	}
+	_, err := w.Look(t.Context(), r.Queue, "runs", "h")
+	redistest.Want(t, "of a group that does not exist", errors.Is(err, ErrNoResult), true)
+}
+
 // Waits are bounded, end with their context, and refuse what cannot be waited for.
 func TestWaitsAreBounded(t *testing.T) {
 	t.Parallel()

@@ -30,8 +30,7 @@ type sighting struct {
 	died  *DeadError // if place is dead
 }
 
-// look finds out where a message is. ended reports that there is nothing more to wait for. The error gives the reason;
-// without an error, the state is reached.
+// look is find, but all looks of a Waiter together take at most a fifth of the time.
 func (w *Waiter) look(ctx context.Context, queue, id, group string,
 	state Awaited, after time.Time) (ended bool, err error) {
 	select {
@@ -43,6 +42,13 @@ func (w *Waiter) look(ctx context.Context, queue, id, group string,
 	defer func() { // other looks rest for a while, because a look reads whole streams
 		time.AfterFunc(restOfLook*time.Since(began), func() { <-w.looks })
 	}()
+	return w.find(ctx, queue, id, group, state, after)
+}
+
+// find finds out where a message is. ended reports that there is nothing more to wait for. The error gives the reason;
+// without an error, the state is reached.
+func (w *Waiter) find(ctx context.Context, queue, id, group string,
+	state Awaited, after time.Time) (ended bool, err error) {
 	const tries = 3
 	for try := range tries {
 		seen, err := w.search(ctx, queue, id, group, after)
