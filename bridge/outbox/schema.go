@@ -104,8 +104,10 @@ ORDER BY o.seq LIMIT (SELECT greatest(1, CAST($2 AS bigint) / greatest(1, count(
 FOR UPDATE OF o SKIP LOCKED) AS r`
 
 	// behindTaken walks along the IDs and the ordering keys of rows that are taken, by one step of an index for each row.
-	// It locks nothing: no other relay takes a row while an earlier one of its ID or key waits. The row may stand behind
-	// rows of another ID or key as well, so it is returned with the row before it of both.
+	// In PostgreSQL it locks them. A row with an earlier number may appear later, because its transaction committed
+	// later, or because an operator retries it. Another relay then takes that row, and must not take the rows behind it,
+	// which this relay hands over. The row may stand behind rows of another ID or key as well, so it is returned with
+	// the row before it of both.
 	behindTaken = `WITH RECURSIVE of_id(queue, id, seq, n) AS (
   SELECT o.queue, o.id, o.seq, CAST(0 AS bigint) FROM TABLE_NAME AS o WHERE o.seq NUMBERS
   UNION ALL
@@ -166,7 +168,7 @@ VALUES ($1, $2, $3, $4, $5, NOW + 1,
   CASE WHEN current_setting('jit', true) IS NOT NULL THEN set_config('jit', 'off', true) END`,
 		take:   write(takePostgreSQL),
 		resume: write(takeColumns + "\nWHERE o.seq NUMBERS AND " + takeConditions + "\nFOR UPDATE OF o SKIP LOCKED"),
-		behind: write(behindTaken),
+		behind: write(behindTaken + "\nFOR UPDATE OF o SKIP LOCKED"),
 		read:   write(`SELECT seq, message FROM TABLE_NAME WHERE seq NUMBERS`),
 		remove: write(`DELETE FROM TABLE_NAME WHERE seq NUMBERS`),
 		refuse: write(`UPDATE TABLE_NAME SET failed_ms = NOW, error = $2, tries = tries + 1
@@ -184,7 +186,7 @@ WHERE failed_ms > 0 AND seq NUMBERS`),
 	if isSQLite {
 		// It changes nothing, and takes the lock for writing before anything is read.
 		q.begin = write(`UPDATE TABLE_NAME SET tries = tries WHERE seq < 0`)
-		q.take = write(takeSQLite)
+		q.take, q.behind = write(takeSQLite), write(behindTaken)
 		q.resume = write(takeColumns + "\nWHERE o.seq NUMBERS AND " + takeConditions)
 		q.schema = schemaOfSQLite(q.schema, prefix, name)
 		for _, text := range []*string{

@@ -157,6 +157,69 @@ func TestOperationsOnOneIDKeepTheirOrder(t *testing.T) {
 	}
 }
 
+// gated records hand-overs. It keeps the first one waiting until it is opened.
+type gated struct {
+	*book
+	reached, open chan struct{}
+	first         sync.Once
+}
+
+func (g *gated) SendBatch(ctx context.Context, queue string, ms []bridge.NewMessage) ([]bridge.Result, error) {
+	g.first.Do(func() { close(g.reached); <-g.open })
+	return g.book.SendBatch(ctx, queue, ms)
+}
+
+// A row may appear before rows that a relay hands over: its transaction commits later, or an operator retries it.
+// Another relay takes it, and leaves the rows behind it to the first relay. Regression: it handed them over as well. So
+// it repeated a cancellation after the first relay had scheduled the message again, and the message was lost.
+func TestARowThatAppearsLateTakesNoOther(t *testing.T) {
+	t.Parallel()
+	db := sharedPostgres(t).open(t)
+	for _, retried := range []bool{false, true} {
+		box, to := newBox(t, db), &book{calls: map[string][]string{}}
+		schedule := func(tx outbox.Tx, payload string) {
+			t.Helper()
+			redistest.Must(box.Schedule(t.Context(), tx, "q", []byte(payload), bridge.WithID("a")))
+		}
+		late := redistest.Must(db.BeginTx(t.Context(), nil))
+		defer late.Rollback()
+		if schedule(late, "late"); retried {
+			if _, err := late.ExecContext(t.Context(), "UPDATE "+tableOf(box)+" SET failed_ms = 1"); err != nil {
+				t.Fatal(err)
+			}
+			if err := late.Commit(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		schedule(db, "first")
+		if err := box.Cancel(t.Context(), db, "q", "a"); err != nil {
+			t.Fatal(err)
+		}
+		schedule(db, "last")
+		slow := &gated{book: to, reached: make(chan struct{}), open: make(chan struct{})}
+		relayTo := func(client outbox.Sender, timeout time.Duration) *outbox.Relay {
+			return redistest.Must(outbox.NewRelay(outbox.RelayConfig{Outbox: box, DB: db, Client: client, Timeout: timeout}))
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- relayTo(slow, time.Minute).Flush(t.Context()) }()
+		<-slow.reached
+		if retried {
+			redistest.Want(t, "retried", redistest.Must(box.Retry(t.Context(), db, 1)), 1)
+		} else if err := late.Commit(); err != nil {
+			t.Fatal(err)
+		}
+		// The rows of the first relay still wait.
+		if err := relayTo(to, 15*time.Second).Flush(t.Context()); err == nil || !strings.Contains(err.Error(), "3 rows") {
+			t.Error("the other relay: ", err)
+		}
+		close(slow.open)
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		redistest.Want(t, "calls", strings.Join(to.calls["q/a"], " "), "late first cancel last")
+	}
+}
+
 // Relays share the rows: together they hand each row over once.
 func TestRelaysShareTheRows(t *testing.T) {
 	t.Parallel()
