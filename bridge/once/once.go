@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/internal/database"
@@ -93,14 +94,21 @@ func New(cfg Config) (*Once, error) {
 		schema = strings.ReplaceAll(schema, "ON "+table, `ON "`+name+`"`)
 		schema = strings.ReplaceAll(schema, `INDEX IF NOT EXISTS "`, `INDEX IF NOT EXISTS `+prefix+`"`)
 	}
+	// With the time as a subquery, PostgreSQL reads the clock once, and finds the old records by the index. Without it,
+	// PostgreSQL reads all records. The rows are named by their places, because a join with the names of the records may
+	// read all records too. Two calls at once lock rows in the order of their places, so there is no deadlock.
+	old := `FROM TABLE_NAME
+  WHERE done_ms < (SELECT NOW - CAST($1 AS bigint)) ORDER BY done_ms LIMIT CAST($2 AS bigint)`
+	remove := `DELETE FROM TABLE_NAME WHERE ctid = ANY(ARRAY(SELECT ctid ` + old + `))`
+	if isSQLite {
+		remove = `DELETE FROM TABLE_NAME WHERE rowid IN (SELECT rowid ` + old + `)`
+	}
 	return &Once{
 		key: cfg.Key, isSQLite: isSQLite, schema: schema,
 		record: statement(`INSERT INTO TABLE_NAME (queue, "group", id, done_ms) VALUES ($1, $2, $3, NOW)
 ON CONFLICT DO NOTHING`),
 		forget: statement(`DELETE FROM TABLE_NAME WHERE queue = $1 AND "group" = $2 AND id = $3`),
-		remove: statement(`DELETE FROM TABLE_NAME WHERE (queue, "group", id) IN (
-  SELECT queue, "group", id FROM TABLE_NAME WHERE done_ms < NOW - CAST($1 AS bigint)
-  ORDER BY done_ms LIMIT CAST($2 AS bigint))`),
+		remove: statement(remove),
 	}, nil
 }
 
@@ -123,11 +131,13 @@ func (o *Once) Migrate(ctx context.Context, db Tx) error {
 // called, and the error of effect. After an error, roll the transaction back: the record then vanishes too, and the
 // next attempt begins anew. Otherwise commit, and let the handler return nil, also if effect was not called.
 //
-// If another transaction has recorded the message and not ended yet, PostgreSQL lets Do wait for its end.
+// If another transaction has recorded the message and not ended yet, PostgreSQL lets Do wait for its end, but not
+// longer than ctx allows. So set WorkerConfig.HandlerTimeout. If the program of that transaction is frozen or cut off,
+// its session may live for hours. The setting idle_in_transaction_session_timeout of PostgreSQL ends such a session.
 func (o *Once) Do(ctx context.Context, tx Tx, m *bridge.Message, effect func() error) (called bool, err error) {
 	key := o.key(m)
-	if len(key) == 0 || len(key) > 1000 || strings.ContainsRune(key, 0) {
-		return false, lua.Invalid("key", key, "must be 1 to 1,000 bytes without NUL")
+	if len(key) == 0 || len(key) > 1000 || !utf8.ValidString(key) || strings.ContainsRune(key, 0) {
+		return false, lua.Invalid("key", key, "must be 1 to 1,000 bytes of UTF-8 without NUL")
 	}
 	result, err := tx.ExecContext(ctx, o.record, m.Queue, m.Group, key)
 	var recorded int64

@@ -158,7 +158,8 @@ func TestMisuseIsTold(t *testing.T) {
 	_, badAge := o.Clean(t.Context(), db, -1, 0)
 	_, badQueue := o.Forget(t.Context(), db, "a b", "g", "a")
 	noKey := handler(t.Context(), &bridge.Message{ID: "a", Queue: "q", Group: "g"})
-	for i, err := range []error{badConfig, badAge, badQueue, noKey} {
+	noText := handler(t.Context(), &bridge.Message{ID: "a", Headers: map[string]string{"key": "\xff"}})
+	for i, err := range []error{badConfig, badAge, badQueue, noKey, noText} {
 		if !errors.Is(err, bridge.ErrInvalid) {
 			t.Error(i, err)
 		}

@@ -85,3 +85,35 @@ func TestDeliveriesAtOnceHaveOneEffect(t *testing.T) {
 	redistest.Want(t, "removed", removed, 5)
 	redistest.Want(t, "forgotten", redistest.Must(o.Forget(t.Context(), once.Pgx(pool), "q", "g", "3")), true)
 }
+
+// The removal of old records reads these, and no others. Regression: each call read all records of the table.
+func TestCleanReadsOldRecordsOnly(t *testing.T) {
+	t.Parallel()
+	server := sharedPostgres(t)
+	db, ofCleaner := server.open(t), server.open(t)
+	o := redistest.Must(once.New(once.Config{Table: "many"}))
+	if err := o.Migrate(t.Context(), db); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.ExecContext(t.Context(), `INSERT INTO many SELECT 'q', 'g', g,
+		CASE WHEN g <= 20 THEN 1 ELSE (extract(epoch FROM now()) * 1000)::bigint END
+		FROM generate_series(1, 20000) AS g`); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []int{15, 5, 0, 0, 0} {
+		redistest.Want(t, "removed", redistest.Must(o.Clean(t.Context(), ofCleaner, time.Hour, 15)), want)
+	}
+	if err := ofCleaner.Close(); err != nil { // a connection that ends reports what it has read
+		t.Fatal(err)
+	}
+	var index, sequential, deleted int64
+	redistest.Eventually(t, time.Minute, func() (bool, string) {
+		err := db.QueryRowContext(t.Context(), `SELECT (SELECT sum(idx_tup_read) FROM pg_stat_user_indexes
+			WHERE relname = 'many'), seq_tup_read, n_tup_del FROM pg_stat_user_tables WHERE relname = 'many'`).
+			Scan(&index, &sequential, &deleted)
+		return err == nil && deleted == 20, fmt.Sprint(deleted, err)
+	})
+	if index > 200 || sequential > 200 {
+		t.Errorf("%d index entries and %d rows were read for 20 records", index, sequential)
+	}
+}
