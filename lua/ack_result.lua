@@ -1,5 +1,4 @@
--- ack_result: acknowledges an entry of a group as ack does, and stores the result of the work on it for a caller who
---   waits.
+-- ack_result: acknowledges an entry of a group as ack does, and stores the result of the work for a waiting caller.
 -- Uses: base history entry free key
 -- KEYS[1] stream (stream)
 -- KEYS[2] due (zset)
@@ -31,7 +30,8 @@ if not is_count(attempt) or not is_count(age) then
 end
 if #value > 65536 then return redis.error_reply('ERR value has ' .. #value .. ' bytes; the limit is 65536') end
 
--- Whether the entry has the given message ID. True if the entry was deleted: it is pending all the same.
+-- Whether the entry has the given message ID. It returns true if the entry was deleted, because a deleted entry may
+-- still be pending.
 local function has_id()
   local found = redis.call('XRANGE', k.stream, entry, entry)
   local same = not found[1] or entry == id -- without a field id, the entry ID counts as the message ID

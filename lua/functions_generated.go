@@ -2,7 +2,7 @@
 
 package lua
 
-const functionsSource = "4234b7fd682e"
+const functionsSource = "7441848b8403"
 
 func functionList() []Function {
 	return []Function{
@@ -177,7 +177,7 @@ func functionList() []Function {
 			Keys:  []string{"stream", "progress"},
 			More:  []string{},
 			Later: []string{},
-			Args:  []string{"group", "consumer", "entry", "id", "reached"},
+			Args:  []string{"group", "consumer", "entry", "id", "cursor"},
 			Each:  []string{},
 			Returns: "integer, 1 = stored; 0 = lost: the consumer does not hold the entry any more, and nothing is stored; 2 " +
 				"= cancelled: the message needs no more work, and nothing is stored",

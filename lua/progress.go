@@ -13,7 +13,7 @@ const MaxProgressBytes = 4096
 const progressAsBase64 = "b64:" + FieldProgress
 
 var saveProgressScript = load("save_progress", []string{"stream", "progress"},
-	[]string{"group", "consumer", "entry", "id", "reached"}, nil)
+	[]string{"group", "consumer", "entry", "id", "cursor"}, nil)
 
 // SaveProgress stores how far the work on a pending entry has come. An empty cursor means that the next attempt begins
 // anew. The retry or the dead letter of the entry gets the cursor, also if a bridge reclaims the entry. Nothing is

@@ -116,7 +116,7 @@ func TestProgressThatIsTooLargeIsRefused(t *testing.T) {
 		large := []byte(strings.Repeat("x", MaxProgressBytes+1))
 		held := Held{Entry: e.EntryID, ID: e.ID}
 		_, err := SaveProgress(b.ctx, b.c, b.k, "g", "c1", held, large)
-		if err == nil || !strings.Contains(err.Error(), "reached has 4097 bytes; the limit is 4096") {
+		if err == nil || !strings.Contains(err.Error(), "cursor has 4097 bytes; the limit is 4096") {
 			b.Errorf("save_progress: %v", err)
 		}
 		_, err = Retry(b.ctx, b.c, b.k, "g", policy, []Failure{{Held: held, Action: ActionRetry, Progress: large}})

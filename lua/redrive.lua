@@ -51,8 +51,8 @@ local drop = {
   first_due_ms = true, snoozes = true, crashes = true,
 }
 
--- Fields that are kept only if the message goes to the group that gave it up, with the payload that it had: they tell
--- how far that group has come with it.
+-- Fields that describe the work of one group. They are kept only if the message goes back to this group with the same
+-- payload.
 local PROGRESS = {progress = true, ['b64:progress'] = true}
 
 -- The fields of a letter, as a flat list. Returns nil if the letter does not exist, or if it is moved and its fields do

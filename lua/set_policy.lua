@@ -5,7 +5,7 @@
 -- KEYS[2] changes (stream)
 -- ARGV[1] expected (integer, how many of the first pairs are values that the fields must have)
 -- ARGV[2] by (string, who changes the settings, '' = unknown)
--- ARGV[3...] field, value (field: string; value: string, '' = remove the field, or of an expected value: no field)
+-- ARGV[3...] field, value (strings; '' = remove the field; for an expected value, '' = the field must be absent)
 -- Returns: integer, how many fields got another value; -1 = a field has neither the expected nor the new value, and
 --   nothing was changed
 -- Complexity: O(1) per field
@@ -14,7 +14,7 @@
 local policy, changes = KEYS[1], KEYS[2]
 local expected, by = tonumber(ARGV[1]), ARGV[2]
 local MOST_CHANGES, MOST_TEXT = '50', 1024
-local KEPT_MS = '31536000000' -- a year: then a record that an older release left of a deleted queue is gone
+local KEPT_MS = '31536000000' -- a year, which ends the records of queues that an older release has deleted
 local bad = wrong_type({policy, 'hash', changes, 'stream'})
 if bad then return bad end
 if not expected then return redis.error_reply('ERR expected does not parse') end
@@ -27,7 +27,8 @@ for i = 3, first - 1, 2 do
   local stored = redis.call('HGET', policy, ARGV[i]) or ''
   if stored ~= ARGV[i + 1] and stored ~= wanted[ARGV[i]] then return -1 end
 end
--- This changes nothing. A server at maxmemory always accepts it, and then accepts this script's further writes, too.
+-- HDEL of a missing field changes nothing. A server at maxmemory accepts HDEL, and after the first accepted write it
+-- accepts the further writes of the script, too.
 redis.call('HDEL', policy, SEP)
 local changed = 0
 for i = first, #ARGV, 2 do

@@ -13,8 +13,8 @@
 --   (integer, groups of the stream), windows (integer, dedup windows removed), turns (integer, 1 = a message has an
 --   ordering key), leases and progress (integers, leases and cursors removed, because no consumer holds their entries
 --   any more)
--- Complexity: O(limit + groups), and O(log n) for each of 200 leases and about 100 cursors; the sweep looks at 4,000
---   pairs at most, each of an entry and a group that holds entries
+-- Complexity: O(limit + groups), and O(log n) for each of 200 leases and about 100 cursors; the sweep looks at no
+--   more than 4,000 pairs of an entry and a group with pending entries
 -- If a command fails here: a later call does what this one did not do.
 -- Run twice: harmless.
 local stream, seen, turns, leases, progress = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]

@@ -55,18 +55,18 @@ local lacks = may and (not may('HDEL', KEYS[2], '0') and {'HDEL', KEYS[2]}
 if lacks then return redis.error_reply('NOPERM this user lacks ' .. lacks[1] .. ' on "' .. (lacks[2] or '') ..
   '", which script save_progress may need; nothing was changed') end end
 local stream, progress, group, consumer = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
-local entry, id, reached = ARGV[3], ARGV[4], ARGV[5]
+local entry, id, cursor = ARGV[3], ARGV[4], ARGV[5]
 local bad = wrong_type({stream, 'stream', progress, 'hash'})
 if bad then return bad end
-if #reached > MAX_PROGRESS_BYTES then
-  return redis.error_reply('ERR reached has ' .. #reached .. ' bytes; the limit is ' .. MAX_PROGRESS_BYTES)
+if #cursor > MAX_PROGRESS_BYTES then
+  return redis.error_reply('ERR cursor has ' .. #cursor .. ' bytes; the limit is ' .. MAX_PROGRESS_BYTES)
 end
 if string.find(id, SEP, 1, true) then return redis.error_reply('ERR id holds the separator of retries') end
 local own = pending_of(stream, group, entry)[1]
 if not own or own[2] ~= consumer then return 0 end
 if is_cancelled(own[4]) then return 2 end
 redis.call('HDEL', progress, SEP)
-redis.call('HSET', progress, progress_field(entry, group), id .. SEP .. reached)
+redis.call('HSET', progress, progress_field(entry, group), id .. SEP .. cursor)
 return 1
 end
 local ok, reply = pcall(main)

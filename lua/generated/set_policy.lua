@@ -49,7 +49,7 @@ if lacks then return redis.error_reply('NOPERM this user lacks ' .. lacks[1] .. 
 local policy, changes = KEYS[1], KEYS[2]
 local expected, by = tonumber(ARGV[1]), ARGV[2]
 local MOST_CHANGES, MOST_TEXT = '50', 1024
-local KEPT_MS = '31536000000' -- a year: then a record that an older release left of a deleted queue is gone
+local KEPT_MS = '31536000000' -- a year, which ends the records of queues that an older release has deleted
 local bad = wrong_type({policy, 'hash', changes, 'stream'})
 if bad then return bad end
 if not expected then return redis.error_reply('ERR expected does not parse') end

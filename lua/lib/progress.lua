@@ -13,8 +13,8 @@ local function progress_field(entry, group)
   return entry .. SEP .. group
 end
 
--- The cursor that was stored in this delivery; nil if none was. Nothing depends on it but where the next attempt
--- begins, so that a key that cannot be read counts as empty.
+-- The cursor that was stored in this delivery; nil if none was. A key that cannot be read counts as empty,
+-- because only the start of the next attempt depends on it.
 local function stored_progress(progress, entry, group, id)
   local stored = progress and redis.pcall('HGET', progress, progress_field(entry, group))
   if type(stored) ~= 'string' or string.sub(stored, 1, #id + 1) ~= id .. SEP then return nil end
@@ -22,8 +22,8 @@ local function stored_progress(progress, entry, group, id)
 end
 
 -- Removes fields of entries that their group does not hold any more: the scripts that settle entries leave the fields.
--- pending: how many entries all groups hold. It looks at about 100 fields, from the one where the last call ended: that
--- place is kept in the field '' as long as the walk lasts. Returns how many fields it removed.
+-- pending: the number of entries that all groups hold. A call looks at about 100 fields, from the place at which the
+-- last call ended. The field '' keeps this place until the walk ends. Returns the number of removed fields.
 local function forget_progress(progress, stream, pending)
   local known = redis.pcall('HLEN', progress)
   if type(known) ~= 'number' or known == 0 then return 0 end -- a key of another type has no fields
@@ -37,7 +37,7 @@ local function forget_progress(progress, stream, pending)
     if not held[1] and not in_doubt and page[2][i] ~= '' then gone[#gone + 1] = page[2][i] end
   end
   if page[1] ~= '0' then
-    -- This changes nothing. A server at maxmemory always accepts it, and then accepts HSET, too.
+    -- HDEL of a missing field changes nothing. A server at maxmemory accepts it, and then accepts HSET, too.
     redis.call('HDEL', progress, SEP)
     redis.call('HSET', progress, '', page[1])
   elseif from then
