@@ -90,7 +90,7 @@ func Build(t testing.TB) string {
 func ReadAll(t testing.TB, examples string) {
 	t.Helper()
 	err := filepath.WalkDir(examples, func(path string, entry fs.DirEntry, err error) error {
-		if err == nil && !entry.IsDir() {
+		if err == nil && entry.Type().IsRegular() {
 			_, err = os.ReadFile(path)
 		}
 		return err
