@@ -19,6 +19,7 @@ import (
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/bridge/admin/doctor"
 	"github.com/duestream/duestream/bridge/gateway"
+	"github.com/duestream/duestream/bridge/once"
 	"github.com/duestream/duestream/bridge/push"
 	"github.com/duestream/duestream/integration/redistest"
 	"github.com/duestream/duestream/lua"
@@ -302,6 +303,17 @@ func shareRate(a *asUser) {
 	ids := manyNames(5)
 	a.feed(ids...)
 	a.await(handled, ids...)
+}
+
+func recordEffect(a *asUser) {
+	o, err := once.NewRedis(once.RedisConfig{Redis: a.redis, Prefix: a.prefix})
+	a.must(err)
+	for _, called := range []bool{true, false} {
+		got, err := o.Do(a.t.Context(), &bridge.Message{ID: "m", Queue: a.queue, Group: abilityGroup},
+			func(context.Context, int64) error { return nil })
+		a.must(err)
+		redistest.Want(a.t, "called", got, called)
+	}
 }
 
 // post runs the push runner as the user, and waits until it has posted five messages to a server of this test.

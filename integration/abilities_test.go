@@ -92,6 +92,7 @@ var abilities = map[string]func(a *asUser){
 	"worker: keep the order of a key": keepOrder,
 	"worker: create a lost group":     healGroup,
 	"worker: share a rate":            shareRate,
+	"worker: record an effect":        recordEffect,
 
 	"worker + `duestream push run`: post":           func(a *asUser) { post(a, push.Target{}) },
 	"worker + `duestream push run`: post at a rate": postAtRate,

@@ -139,6 +139,7 @@ func TestCommandsOfACallWithOneMessage(t *testing.T) {
 				b.Fatal(err)
 			}
 		}, "getrange pexpire set time"},
+		{"claim an effect", func(*testQueue) {}, func(b *testQueue) { b.claim("a") }, "getrange pexpire set time"},
 		{"heartbeat", func(*testQueue) {}, func(b *testQueue) {
 			if _, _, err := Heartbeat(b.ctx, b.c, b.g, "b", time.Minute); err != nil {
 				b.Fatal(err)

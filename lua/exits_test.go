@@ -99,7 +99,8 @@ func TestOneOfManyRacingExitsWins(t *testing.T) {
 func TestCallsForMissingThingsCreateNoKey(t *testing.T) {
 	creates := []*script{enqueueScript, enqueueFreshScript, ensureGroupScript, planScript, recurScript,
 		runRecurrenceScript,
-		registerScript, heartbeatScript, configureScript, setPolicyScript, signalScript, takeScript, restoreScript}
+		registerScript, heartbeatScript, configureScript, setPolicyScript, signalScript, takeScript, restoreScript,
+		claimScript}
 	everywhere(t, func(b *testQueue) {
 		none := func(after string) {
 			b.Helper()

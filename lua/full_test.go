@@ -102,7 +102,7 @@ func (b *testQueue) fullServer() {
 		"find_unfinished": true, "recur": true, "plan": true, "run_recurrence": true,
 		// These write keys that dump does not know.
 		"drop_consumer": true, "drop_groups": true, "delete_empty": true, "take": true, "set_target": true,
-		"save_progress": true,
+		"save_progress": true, "claim": true,
 	}
 	for _, c := range calls() {
 		q := queues[c.script.name]

@@ -30,6 +30,15 @@ func fullWays() []fullWay {
 			b.Fatal(err)
 		}
 	}
+	claimed := func(b *testQueue) { b.claim("a") }
+	endClaim := func(happened bool) func(b *testQueue) error {
+		return func(b *testQueue) error {
+			var token int64
+			fmt.Sscan(b.text("GET", b.k.Once("g", "m")), &token)
+			_, err := EndClaim(b.ctx, b.c, b.k.Once("g", "m"), "a", token, happened, time.Hour)
+			return err
+		}
+	}
 	overdue := func(settings ...string) func(b *testQueue) {
 		return func(b *testQueue) {
 			b.groups("g")
@@ -74,6 +83,12 @@ func fullWays() []fullWay {
 			_, err := Take(b.ctx, b.c, bucket(b), time.Hour, 3, 3)
 			return err
 		}},
+		{claimScript, "of an effect that nobody claimed", nil, func(b *testQueue) error {
+			_, _, err := Claim(b.ctx, b.c, b.k.Once("g", "m"), "a", time.Minute, time.Hour)
+			return err
+		}},
+		{claimScript, "ends with the effect", claimed, endClaim(true)},
+		{claimScript, "ends without the effect", claimed, endClaim(false)},
 		{drainScript, "keyed messages", overdue(), drain},
 		{drainScript, "at a rate", overdue("rate", "1/h", "burst", "1"), drain},
 		{drainScript, "below a ready limit", overdue("ready_limit", "1"), drain},
@@ -224,7 +239,8 @@ func (b *testQueue) fullWays() {
 	for i, w := range ways {
 		q, what := queues[i], w.script.name+" "+w.name
 		state := func() string {
-			return fmt.Sprint(q.dump(), q.all([][]string{{"GET", q.g.Bucket("b")}, {"HGETALL", q.k.Push}}))
+			return fmt.Sprint(q.dump(), q.all([][]string{{"GET", q.g.Bucket("b")}, {"GET", q.k.Once("g", "m")},
+				{"HGETALL", q.k.Push}}))
 		}
 		before := state()
 		if err := w.run(q); err != nil {

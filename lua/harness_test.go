@@ -31,10 +31,13 @@ func newTestQueue(t *testing.T, s *redistest.Server) *testQueue {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
 	prefix := s.Prefix(t)
-	return &testQueue{
-		T: t, ctx: ctx, s: s, k: NewKeys(prefix, "q"), g: NewGlobals(prefix),
-		c: s.Client(t, func(o *rueidis.ClientOption) { o.ForceSingleClient, o.PipelineMultiplex = true, -1 }),
-	}
+	client := s.Client(t, func(o *rueidis.ClientOption) {
+		o.ForceSingleClient, o.PipelineMultiplex = true, -1
+		// Only ctx limits a call. The default of 10 s is too short for a large call in the in-process server while other
+		// programs use the processors.
+		o.ConnWriteTimeout = time.Minute
+	})
+	return &testQueue{T: t, ctx: ctx, s: s, k: NewKeys(prefix, "q"), g: NewGlobals(prefix), c: client}
 }
 
 func (b *testQueue) inProcess() bool { return strings.Contains(b.s.Name(), "in-process") }
@@ -311,7 +314,8 @@ func (b *testQueue) reclaim(group string, minIdle time.Duration) Reclaimed {
 // many entries each of the groups holds.
 func (b *testQueue) state(groups ...string) string {
 	b.Helper()
-	asked := [][]string{{"ZCARD", b.k.Due}, {"HLEN", b.k.Payload}, {"HLEN", b.k.Meta}, {"XLEN", b.k.Stream}, {"XLEN", b.k.Dead}}
+	asked := [][]string{{"ZCARD", b.k.Due}, {"HLEN", b.k.Payload}, {"HLEN", b.k.Meta}, {"XLEN", b.k.Stream},
+		{"XLEN", b.k.Dead}}
 	for _, g := range groups {
 		asked = append(asked, []string{"XPENDING", b.k.Stream, g})
 	}

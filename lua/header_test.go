@@ -19,7 +19,8 @@ import (
 func scripts() []*script {
 	return []*script{
 		ackScript, ackResultScript, cancelScript, cancelEntriesScript,
-		cancelRetriesScript, configureScript, deleteEmptyScript, drainScript, dropConsumerScript, dropGroupsScript,
+		cancelRetriesScript, claimScript,
+		configureScript, deleteEmptyScript, drainScript, dropConsumerScript, dropGroupsScript,
 		enqueueScript,
 		enqueueFreshScript,
 		ensureGroupScript, expireScript, exportScript, extendScript, findEntriesScript,
@@ -42,7 +43,7 @@ var types = map[string]string{
 	"seen":   "zset", "calm": "hash", "recurring": "hash", "planned": "hash", "history": "stream", "rate": "string",
 	"turns": "zset", "leases": "zset", "push": "hash", "changes": "stream", "progress": "hash",
 	"result": "string",
-	"bucket": "string",
+	"bucket": "string", "once": "string",
 	"queues": "hash", "bridges": "zset", "settings": "hash", "fields": "hash",
 	"entries": "stream",
 }

@@ -1,6 +1,9 @@
 package lua
 
-import "strings"
+import (
+	"net/url"
+	"strings"
+)
 
 // DefaultPrefix starts every key unless another one is configured. Another prefix is another namespace.
 const DefaultPrefix = "duestream"
@@ -58,6 +61,16 @@ func (k Keys) All() []string {
 // GroupRate returns the key of the token bucket for the rate that all workers of a group share. It is a string, `<full
 // again at, Unix µs> <µs per handler>`, and expires when the bucket is full.
 func (k Keys) GroupRate(group string) string { return k.Rate + ":" + group }
+
+// Once returns the key of the record of an effect: of a group, by a text that identifies the message. It is a string,
+// `<last token> <state> <claimer>`, and expires: see script claim. It is in partition 0, because a message may come
+// again in another partition.
+func (k Keys) Once(group, text string) string {
+	return strings.TrimSuffix(k.Due, "due") + "once:" + encoded(group) + ":" + text
+}
+
+// encoded percent-encodes the name of a group, so that it has no colon: all bytes but A-Z a-z 0-9 - _ . ~.
+func encoded(group string) string { return strings.ReplaceAll(url.QueryEscape(group), "+", "%20") }
 
 // As returns the keys with the actor that uses them: the name of a client, bridge, worker or operator, for the history.
 func (k Keys) As(actor string) Keys {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -29,7 +28,7 @@ type Result struct {
 // Result returns the key of the result of a message for a group. It is a string, `<done, Unix ms> <attempt> <entry>`, a
 // line feed and the value, and expires.
 func (k Keys) Result(group, id string) string {
-	return strings.TrimSuffix(k.Due, "due") + "result:" + strings.ReplaceAll(url.QueryEscape(group), "+", "%20") + ":" + id
+	return strings.TrimSuffix(k.Due, "due") + "result:" + encoded(group) + ":" + id
 }
 
 // CheckResultAge refuses ages below a second and above a week.

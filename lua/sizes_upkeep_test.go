@@ -47,6 +47,13 @@ func (o *ordeal) take() {
 	o.must(err)
 }
 
+func (o *ordeal) claim() {
+	key := o.b.k.Once("g", "m")
+	o.b.build([]string{"SET", key, pad(o.size("record"))})
+	_, _, err := Claim(o.b.ctx, o.scale, key, "a", time.Minute, time.Hour)
+	o.must(err)
+}
+
 func (o *ordeal) ensureGroup() {
 	o.held(2)
 	_, err := EnsureGroup(o.b.ctx, o.scale, o.b.k, "new")

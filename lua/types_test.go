@@ -59,6 +59,8 @@ func (c call) sparedElse(b *testQueue) []string {
 		return []string{b.k.Calm}
 	case takeScript: // a text that is no number is a full bucket
 		return []string{b.g.Bucket("bucket")}
+	case claimScript: // a text of another form is no record
+		return []string{b.k.Once("g", "m")}
 	}
 	return nil
 }
@@ -258,6 +260,10 @@ func calls() []call {
 		}},
 		{takeScript, func(b *testQueue) []string { return []string{b.g.Bucket("bucket")} }, func(b *testQueue) error {
 			_, err := Take(b.ctx, b.c, b.g.Bucket("bucket"), time.Second, 5, 1)
+			return err
+		}},
+		{claimScript, queue(func(k Keys) []string { return []string{k.Once("g", "m")} }), func(b *testQueue) error {
+			_, _, err := Claim(b.ctx, b.c, b.k.Once("g", "m"), "a", time.Minute, time.Hour)
 			return err
 		}},
 		{orphansScript, queue(func(k Keys) []string { return []string{k.Due, k.Payload} }), func(b *testQueue) error {

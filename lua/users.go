@@ -7,7 +7,8 @@ import "slices"
 var usersOf = map[string][]string{
 	"ack": {"gateway", "worker"}, "ack_result": {"worker"}, "cancel": {"gateway", "producer"},
 	"cancel_entries": {"gateway"},
-	"cancel_retries": {"gateway", "producer"}, "configure": {"bridge", "gateway"}, "delete_empty": nil,
+	"cancel_retries": {"gateway", "producer"}, "claim": {"worker"},
+	"configure": {"bridge", "gateway"}, "delete_empty": nil,
 	"drain":         {"bridge", "gateway"},
 	"drop_consumer": {"bridge", "worker"}, "drop_groups": nil,
 	"enqueue": {"bridge", "gateway", "producer"}, "enqueue_fresh": {"gateway", "producer"},

@@ -34,10 +34,24 @@
 // all retries and snoozes, plus the time in which you may redrive a dead letter, plus the longest stay in an outbox.
 // With the default policy retries last about a day. A record is about 150 bytes.
 //
+// Effects that are in no database of the program, such as a call of another service, can be recorded in Redis: see type
+// Redis. That is weaker. The effect and its record are two steps, so an effect is repeated if the process dies between
+// them. A claim keeps other attempts away while one calls the effect, and a fencing token lets a store of the program
+// refuse the writes of an attempt that was paused. What is said above about IDs and redriven letters is true of Redis,
+// too. In place of Once.Forget, delete the key duestream:{<queue>}:once:<group>:<ID>. Records expire after
+// RedisConfig.Keep, and are lost if Redis loses them in a failover. They stay in Redis when their queue is deleted, and
+// are not exported.
+//
 // Databases: PostgreSQL 10 or newer, and SQLite 3.43 or newer for quick tests. The package imports no driver.
 //
 // Invariants:
 //   - Of all deliveries of a message to a group, one has an effect (TestAnEffectHappensOnce, and
 //     TestDeliveriesAtOnceHaveOneEffect in integration/outbox).
 //   - An effect that fails leaves no record (TestAFailedEffectIsTriedAgain).
+//   - In Redis, one attempt at a time holds the claim (TestRedisOneHolder), tokens grow, and a stale holder cannot end
+//     the claim of another attempt (TestRedisStaleHolder).
+//   - An effect that happened is recorded through a failover (TestRedisAFailoverAfterTheEffect), also if the failover
+//     lost the claim (TestRedisALostClaimIsRecorded).
+//   - A record in Redis prevents all later effects, and an attempt that died prevents none
+//     (TestRedisAProcessDiesBetweenTheSteps).
 package once

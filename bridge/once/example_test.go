@@ -3,6 +3,7 @@ package once_test
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/once"
+	"github.com/duestream/duestream/integration/redistest"
 )
 
 func check(err error) {
@@ -97,6 +99,83 @@ func ExampleOnce_Do() {
 	// Output:
 	// <nil> <nil>
 	// 4001
+}
+
+// store is a system that compares fencing tokens.
+type store struct {
+	highest map[string]int64
+	charged []string
+}
+
+func (s *store) charge(_ context.Context, token int64, id string) error {
+	if token < s.highest[id] {
+		return errors.New("another attempt has claimed this charge")
+	}
+	s.highest[id] = token
+	s.charged = append(s.charged, id)
+	return nil
+}
+
+// connect connects to a server.
+func connect() (ctx context.Context, r *bridge.Redis, prefix string, end func()) {
+	ctx = context.Background()
+	url, prefix, giveBack := redistest.Lend()
+	r, err := bridge.Dial(ctx, url)
+	check(err)
+	return ctx, r, prefix, func() {
+		r.Close()
+		giveBack()
+	}
+}
+
+// The effect is in another system, so it is claimed in Redis.
+func ExampleRedis() {
+	ctx, r, prefix, end := connect()
+	defer end()
+	bank := &store{highest: map[string]int64{}}
+
+	charges, err := once.NewRedis(once.RedisConfig{Redis: r, Prefix: prefix})
+	check(err)
+	handler := charges.Handler(func(ctx context.Context, token int64, m *bridge.Message) error {
+		return bank.charge(ctx, token, m.ID)
+	})
+
+	// The handler of a worker. Here the message is delivered twice.
+	m := &bridge.Message{ID: "charge-42", Queue: "charges", Group: "bank"}
+	fmt.Println(handler(ctx, m), handler(ctx, m))
+	fmt.Println(bank.charged)
+	// Output:
+	// <nil> <nil>
+	// [charge-42]
+}
+
+// While one attempt holds the claim, the message is snoozed for others.
+func ExampleRedis_Do() {
+	ctx, r, prefix, end := connect()
+	defer end()
+	charges, err := once.NewRedis(once.RedisConfig{Redis: r, Prefix: prefix})
+	check(err)
+
+	m := &bridge.Message{ID: "charge-42", Queue: "charges", Group: "bank"}
+	called, err := charges.Do(ctx, m, func(ctx context.Context, token int64) error {
+		_, err := charges.Do(ctx, m, func(context.Context, int64) error { return nil }) // by another worker
+		fmt.Println(bridge.OutcomeOf(err).Action)
+		return nil
+	})
+	fmt.Println(called, err)
+	// Output:
+	// snooze
+	// true <nil>
+}
+
+// Records stay for longer than the default of 7 days, because letters may be redriven for a month.
+func ExampleRedisConfig() {
+	_, r, prefix, end := connect()
+	defer end()
+	_, err := once.NewRedis(once.RedisConfig{Redis: r, Prefix: prefix, Hold: 5 * time.Minute, Keep: 40 * 24 * time.Hour})
+	fmt.Println(err)
+	// Output:
+	// <nil>
 }
 
 // A program that uses an ID again on purpose tells the messages apart by a header.

@@ -39,7 +39,8 @@ var (
 			optional: append(always, "CONFIG GET", "WAIT", "WAITAOF"),
 		},
 		"worker": {
-			roots: []string{"bridge.NewWorker", "stream.Worker.Run", "stream.Message.SaveProgress"},
+			roots: []string{"bridge.NewWorker", "stream.Worker.Run", "stream.Message.SaveProgress",
+				"bridge/once.Redis.Do"},
 			sends: map[string][]string{"HGET": {"duestream:queues"}, "HGETALL": {"policy", "duestream:defaults"},
 				"XINFO GROUPS": {"stream"}, "XPENDING": {"stream"}, "XRANGE": {"stream"},
 				"XREADGROUP": {"stream"}, "HDEL": {"progress"}},
@@ -108,6 +109,8 @@ func keysOf(script, name string) []string {
 		return []string{anyQueue + "policy", "duestream:defaults"}
 	case "bucket":
 		return []string{anyQueue + "rate:group"}
+	case "once":
+		return []string{anyQueue + "once:5:group:order-42"}
 	case "fields":
 		return []string{anyQueue + "payload", anyQueue + "meta"}
 	case "entries":
@@ -207,7 +210,8 @@ func TestUsersFollowFromTheSources(t *testing.T) {
 		t.Fatal(err)
 	}
 	users := Users(string(text))
-	c, err := loadCode("../..", "./bridge", "./bridge/admin/doctor", "./bridge/gateway", "./bridge/lmstfy")
+	c, err := loadCode("../..", "./bridge", "./bridge/admin/doctor", "./bridge/gateway", "./bridge/lmstfy",
+		"./bridge/once")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -353,6 +353,7 @@ func housekeeping() []scenario {
 		s.send(item("other", hour))
 		s.owe("a", "other", delivered, delivered)
 	}
+	const day = 24 * time.Hour
 	settings := []lua.FieldValue{{Field: "max_attempts", Value: "7"}, {Field: "retry_min_ms"}}
 	return []scenario{
 		{script: "heartbeat", state: "beside a live and a dead bridge", prepare: func(s *scene) func(rueidis.Client) error {
@@ -381,6 +382,46 @@ func housekeeping() []scenario {
 			s.must(err)
 			if hours := wait.Round(time.Hour) / time.Hour; hours < 1 || hours > 4 {
 				s.Error("taken out of the bucket: ", int(hours))
+			}
+		}},
+		{script: "claim", state: "given back before", prepare: func(s *scene) func(rueidis.Client) error {
+			others(s)
+			key := s.k.Once("a", "other")
+			first, _, err := lua.Claim(s.ctx, s.c, key, "first", time.Hour, day)
+			s.must(err)
+			_, err = lua.EndClaim(s.ctx, s.c, key, "first", first, false, day)
+			s.must(err)
+			return func(c rueidis.Client) error {
+				token, _, err := lua.Claim(s.ctx, c, key, "second", time.Hour, day)
+				if err == nil && token <= first {
+					s.Errorf("token %d after %d", token, first)
+				}
+				return err
+			}
+		}, after: func(s *scene) { // the attempt is one of those that claimed it
+			_, held, err := lua.Claim(s.ctx, s.c, s.k.Once("a", "other"), "third", time.Hour, day)
+			s.must(err)
+			if held <= 0 {
+				s.Error("the claim does not hold")
+			}
+		}},
+		{script: "claim", state: "the effect happened", prepare: func(s *scene) func(rueidis.Client) error {
+			others(s)
+			key := s.k.Once("a", "other")
+			token, _, err := lua.Claim(s.ctx, s.c, key, "first", time.Hour, day)
+			s.must(err)
+			return func(c rueidis.Client) error {
+				isLast, err := lua.EndClaim(s.ctx, c, key, "first", token, true, day)
+				if err == nil && !isLast {
+					s.Error("the holder is refused")
+				}
+				return err
+			}
+		}, after: func(s *scene) {
+			token, held, err := lua.Claim(s.ctx, s.c, s.k.Once("a", "other"), "second", time.Hour, day)
+			s.must(err)
+			if token != 0 || held != 0 {
+				s.Error("the effect is not recorded")
 			}
 		}},
 		{script: "register", state: "one known, two new", prepare: func(s *scene) func(rueidis.Client) error {

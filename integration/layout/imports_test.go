@@ -44,7 +44,7 @@ var below = map[string]string{
 	"bridge":               bridgeParts,
 	"bridge/metrics":       "lua internal/loop internal/observe internal/view stream/sizes",
 	"bridge/tracing":       "bridge lua",
-	"bridge/once":          "bridge internal/database lua",
+	"bridge/once":          "bridge internal/database internal/loop lua",
 	"bridge/outbox":        "bridge internal/database internal/loop internal/message internal/ndjson lua",
 	"bridge/push":          "bridge lua internal/loop internal/view scheduler stream",
 	"bridge/access":        "lua internal/loop",

@@ -45,8 +45,9 @@ var defects = []plant{
 		p.do("XADD", p.keys.Changes, "*", "setting", "rate")
 		p.do("EXPIRE", p.keys.Changes, "1000")
 	}},
-	{"", "a result, and a rate of a group", func(p *patient) {
+	{"", "a result, a record of an effect, and a rate of a group", func(p *patient) {
 		p.do("SET", p.keys.Result("g", "id}:due"), "5 1 1-1\n")
+		p.do("SET", p.keys.Once("g", "id}:due"), "5 done a")
 		p.do("SET", p.keys.GroupRate("g"), "1 1")
 	}},
 	{"D201", "no bridge", func(p *patient) { p.stopHeart() }},

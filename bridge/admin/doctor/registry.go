@@ -181,8 +181,11 @@ func (e *examination) noteKey(key string) bool {
 	name, kind, cut := strings.Cut(rest, "}:")
 	queue, partition, named := lua.SplitPartition(name)
 	known := slices.ContainsFunc(kinds, func(k struct{ name, want string }) bool { return k.name == kind })
-	if ok && cut && named && (strings.HasPrefix(kind, "result:") || strings.HasPrefix(kind, "rate:")) {
-		return true // they expire, and need no registered queue
+	expires := slices.ContainsFunc([]string{"result:", "rate:", "once:"}, func(start string) bool {
+		return strings.HasPrefix(kind, start)
+	})
+	if ok && cut && named && expires {
+		return true // it needs no registered queue
 	}
 	if !ok || !cut || !named || !known {
 		return false
