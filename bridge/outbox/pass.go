@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -25,7 +24,8 @@ var errDatabase = lua.NewHinted("the database of the outbox fails",
 	"check that the database is up, that the table exists (Outbox.Migrate), and that the user may read and write it")
 
 // pass takes a batch of rows, hands them over, and deletes them, in one transaction. found reports whether there was a
-// row. The error is that of the database; an error of Redis is reported for its queue.
+// row, or rows are left in which to look for one. The error is that of the database; an error of Redis is reported for
+// its queue.
 func (r *Relay) pass(ctx context.Context) (found bool, err error) {
 	r.passing.Lock()
 	defer r.passing.Unlock()
@@ -50,7 +50,7 @@ func (r *Relay) tryPass(ctx context.Context) (found bool, err error) {
 	defer tx.Rollback() // after a commit it does nothing
 	rows, later, err := r.take(ctx, tx)
 	if err != nil || len(rows) == 0 {
-		return false, err
+		return r.search.goesOn, err
 	}
 	results := r.handOver(ctx, rows)
 	settled, err := r.settle(ctx, tx, rows, results)
@@ -83,40 +83,6 @@ func (r *Relay) take(ctx context.Context, tx *sql.Tx) (rows, later []*row, err e
 	}
 	rows = chosen(rows, r.batchBytes)
 	return rows, later, r.readMessages(ctx, tx, rows)
-}
-
-// runs are the IDs and ordering keys with rows for which the last batch had no room. The search for rows may walk past
-// all rows that wait for an earlier one. So the relay goes on with these IDs and keys for perSearch times the duration
-// of the search. It does not search a long run again for each batch.
-type runs struct {
-	later    []*row        // their next rows
-	searched time.Duration // how long the last search took
-	since    time.Time     // when it ended
-}
-
-// perSearch is the time for which a relay goes on with rows that it knows, as a multiple of the duration of the last
-// search.
-const perSearch = 4
-
-// lockFirst locks and returns rows that are the first of their ID and of their ordering key.
-func (r *Relay) lockFirst(ctx context.Context, tx *sql.Tx) ([]*row, error) {
-	waiting := r.leftOut()
-	later := slices.DeleteFunc(r.runs.later, func(one *row) bool { return slices.Contains(waiting, one.queue) })
-	r.runs.later = nil
-	if len(later) > 0 && time.Since(r.runs.since) < perSearch*r.runs.searched {
-		rows, err := r.rowsOf(ctx, tx, false, r.cfg.Outbox.sql.resume, numbersOf(later))
-		if err != nil || len(rows) > 0 {
-			return rows, err
-		}
-	}
-	leftOut, err := json.Marshal(waiting)
-	if err != nil {
-		return nil, err
-	}
-	begin := time.Now()
-	rows, err := r.rowsOf(ctx, tx, false, r.cfg.Outbox.sql.take, string(leftOut), r.cfg.Batch)
-	r.runs.searched, r.runs.since = time.Since(begin), time.Now()
-	return rows, err
 }
 
 // addBehind fills a batch with rows behind the given ones: rows of the same IDs and ordering keys. It adds a row only

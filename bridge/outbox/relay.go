@@ -52,7 +52,7 @@ type RelayConfig struct {
 	// Rows of a batch are locked until its end, and are handed over again if it fails. Default 200.
 	Batch int
 	// Poll is the pause after a pass that found no row. It doubles with each such pass, up to MaxPoll. Wake ends the
-	// pause. A pass costs one transaction with one statement. Defaults 50 ms and 1 s.
+	// pause. A pass costs one transaction with two statements. Defaults 50 ms and 1 s.
 	Poll, MaxPoll time.Duration
 	// Timeout ends a hand-over to a server that does not answer. A pass whose database does not answer ends after twice
 	// this time. The rows are handed over again later. Default 5s.
@@ -81,6 +81,7 @@ type Relay struct {
 	passing    sync.Mutex               // held during a pass: Flush may be called while Run runs
 	waiting    map[string]*waitingQueue // used only during a pass
 	runs       runs                     // used only during a pass
+	search     search                   // used only during a pass
 }
 
 // waitingQueue is a queue whose rows are left out until a point in time, because its server failed.

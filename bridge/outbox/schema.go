@@ -58,7 +58,10 @@ type queries struct {
 	schema  string
 	insert  string // operation, queue, id, key, message, due, delay
 	begin   string // prepares the transaction of a relay: in PostgreSQL, how long it may be idle
-	take    string // queues that are left out (JSON), limit → seq, operation, queue, id, key, age, tries, size
+	windows string // queues that are left out, numbers by queue (both JSON), rows of all windows → fields of window
+	// Windows (JSON) and the limit for each → seq, operation, queue, id, key, age, tries, size. In SQLite the parameters
+	// are the queues that are left out, and the limit for all.
+	take    string
 	resume  string // numbers, with commas → the columns of take, for those that may be taken
 	behind  string // numbers of taken rows, with commas; limit → the columns of take, row before of its ID, of its key
 	read    string // numbers, with commas → seq, message
@@ -76,11 +79,15 @@ type queries struct {
 // only this index has their order, and the first row from (queue, id) on has this ID, because the row itself has it.
 // With min(seq) and equal columns PostgreSQL may walk along the numbers of all rows instead. The condition try_ms >= 0
 // holds for every row; it is in the index of waiting rows, so that PostgreSQL uses that index for nothing else.
+//
+// Where the numbers of the rows are known, failed_ms + 0 keeps PostgreSQL from all indexes but that of the numbers.
+// Without statistics, or with those of an empty table, it takes the other ones for small, and would read them whole.
 const (
 	columns = `
 SELECT o.seq, o.operation, o.queue, o.id, o.key, NOW - o.written_ms, o.tries, octet_length(o.message)`
-	takeColumns    = columns + "\nFROM TABLE_NAME AS o"
-	takeConditions = `o.failed_ms = 0 AND o.try_ms >= 0 AND o.try_ms <= NOW
+	takeColumns     = columns + "\nFROM TABLE_NAME AS o"
+	takeConditions  = `o.failed_ms = 0 AND o.try_ms >= 0 AND ` + firstConditions
+	firstConditions = `o.try_ms <= NOW
   AND o.seq = (SELECT e.seq FROM TABLE_NAME AS e
     WHERE (e.queue, e.id) >= (o.queue, o.id) AND e.failed_ms = 0 ORDER BY e.queue, e.id, e.seq LIMIT 1)
   AND (o.key = '' OR o.seq = (SELECT e.seq FROM TABLE_NAME AS e
@@ -89,19 +96,31 @@ SELECT o.seq, o.operation, o.queue, o.id, o.key, NOW - o.written_ms, o.tries, oc
 
 	takeSQLite = takeColumns + "\nWHERE o.queue NOT IN LEFT_OUT AND " + takeConditions + "\nORDER BY o.seq LIMIT $2"
 
-	// takePostgreSQL looks for the names of the queues, by one step of the index for each, and takes an equal number of
-	// rows of each. So a queue with many rows, or with rows that wait, does not delay the others.
-	takePostgreSQL = `WITH RECURSIVE queues(queue) AS (
+	// windowsPostgreSQL looks for the names of the queues, by one step of the index for each. For each queue it returns a
+	// window: the next rows behind a number. A window ends at the number of its last row, or nowhere if no row is left.
+	windowsPostgreSQL = `WITH RECURSIVE queues(queue) AS (
   (SELECT e.queue FROM TABLE_NAME AS e WHERE e.failed_ms = 0 AND e.try_ms >= 0 ORDER BY e.queue LIMIT 1)
   UNION ALL
   SELECT (SELECT e.queue FROM TABLE_NAME AS e
     WHERE e.failed_ms = 0 AND e.try_ms >= 0 AND e.queue > q.queue ORDER BY e.queue LIMIT 1)
   FROM queues AS q WHERE q.queue IS NOT NULL
-), chosen AS (SELECT queue FROM queues WHERE queue IS NOT NULL AND queue NOT IN LEFT_OUT)
-SELECT r.* FROM chosen CROSS JOIN LATERAL (` + takeColumns + `
-WHERE o.queue = chosen.queue AND ` + takeConditions + `
-ORDER BY o.seq LIMIT (SELECT greatest(1, CAST($2 AS bigint) / greatest(1, count(*))) FROM chosen)
-FOR UPDATE OF o SKIP LOCKED) AS r`
+), chosen AS (
+  SELECT queue, COALESCE(CAST(CAST(CAST($2 AS text) AS jsonb) ->> queue AS bigint), 0) AS behind
+  FROM queues WHERE queue IS NOT NULL AND queue NOT IN LEFT_OUT
+)
+SELECT c.queue, c.behind, COALESCE((SELECT e.seq FROM TABLE_NAME AS e
+  WHERE e.queue = c.queue AND e.failed_ms = 0 AND e.try_ms >= 0 AND e.seq > c.behind ORDER BY e.seq
+  LIMIT 1 OFFSET (SELECT greatest(20, CAST($3 AS bigint) / greatest(1, count(*))) FROM chosen)), 9223372036854775807)
+FROM chosen AS c`
+
+	// takePostgreSQL takes an equal number of rows of each window. So a queue with many rows, or with rows that wait, does
+	// not delay the others.
+	takePostgreSQL = `SELECT r.* FROM jsonb_to_recordset(CAST(CAST($1 AS text) AS jsonb)) AS w(
+  queue text, behind bigint, until bigint) CROSS JOIN LATERAL (` + takeColumns + `
+WHERE o.queue = w.queue AND o.seq > w.behind AND o.seq <= w.until AND ` + takeConditions + `
+ORDER BY o.seq LIMIT CAST($2 AS bigint) FOR UPDATE OF o SKIP LOCKED) AS r`
+
+	resumeRuns = takeColumns + "\nWHERE o.seq NUMBERS AND o.failed_ms + 0 = 0 AND " + firstConditions
 
 	// behindTaken walks along the IDs and the ordering keys of rows that are taken, by one step of an index for each row.
 	// In PostgreSQL it locks them. A row with an earlier number may appear later, because its transaction committed
@@ -131,8 +150,8 @@ FOR UPDATE OF o SKIP LOCKED) AS r`
     WHERE (e.queue, e.key, e.seq) < (o.queue, o.key, o.seq) AND e.key <> '' AND e.failed_ms = 0
     ORDER BY e.queue DESC, e.key DESC, e.seq DESC LIMIT 1), 0) END
 FROM TABLE_NAME AS o
-WHERE o.seq IN (SELECT seq FROM of_id WHERE n > 0 UNION ALL SELECT seq FROM of_key WHERE n > 0)
-  AND o.failed_ms = 0 AND o.try_ms <= NOW`
+WHERE o.seq AMONG(SELECT seq FROM of_id WHERE n > 0 UNION ALL SELECT seq FROM of_key WHERE n > 0)ROWS
+  AND o.failed_ms + 0 = 0 AND o.try_ms <= NOW`
 )
 
 // queriesFor returns the statements for a table whose name was checked.
@@ -140,13 +159,14 @@ func queriesFor(dialect Dialect, table string) queries {
 	isSQLite := dialect == SQLite
 	prefix, name := database.Split(table)
 	now, numbers := database.Now(isSQLite), `= ANY(CAST(string_to_array($1, ',') AS bigint[]))`
-	leftOut := `(SELECT jsonb_array_elements_text(CAST(CAST($1 AS text) AS jsonb)))`
+	leftOut, among, rows := `(SELECT jsonb_array_elements_text(CAST(CAST($1 AS text) AS jsonb)))`, `= ANY(ARRAY(`, `))`
 	if isSQLite {
+		among, rows = `IN (`, `)`
 		numbers = `IN (SELECT value FROM json_each('[' || $1 || ']'))`
 		leftOut = `(SELECT value FROM json_each($1))`
 	}
 	write := strings.NewReplacer("TABLE_NAME", prefix+`"`+name+`"`, "NOW", now, "NUMBERS", numbers,
-		"LEFT_OUT", leftOut).Replace
+		"LEFT_OUT", leftOut, "AMONG(", among, ")ROWS", rows).Replace
 	q := queries{
 		dialect: dialect,
 		schema: strings.NewReplacer(
@@ -166,8 +186,8 @@ VALUES ($1, $2, $3, $4, $5, NOW + 1,
 		begin: `SELECT set_config('enable_sort', 'off', true), set_config('enable_seqscan', 'off', true),
   set_config('enable_bitmapscan', 'off', true), set_config('idle_in_transaction_session_timeout', $1, true),
   CASE WHEN current_setting('jit', true) IS NOT NULL THEN set_config('jit', 'off', true) END`,
-		take:   write(takePostgreSQL),
-		resume: write(takeColumns + "\nWHERE o.seq NUMBERS AND " + takeConditions + "\nFOR UPDATE OF o SKIP LOCKED"),
+		windows: write(windowsPostgreSQL), take: write(takePostgreSQL),
+		resume: write(resumeRuns + "\nFOR UPDATE OF o SKIP LOCKED"),
 		behind: write(behindTaken + "\nFOR UPDATE OF o SKIP LOCKED"),
 		read:   write(`SELECT seq, message FROM TABLE_NAME WHERE seq NUMBERS`),
 		remove: write(`DELETE FROM TABLE_NAME WHERE seq NUMBERS`),
@@ -187,7 +207,7 @@ WHERE failed_ms > 0 AND seq NUMBERS`),
 		// It changes nothing, and takes the lock for writing before anything is read.
 		q.begin = write(`UPDATE TABLE_NAME SET tries = tries WHERE seq < 0`)
 		q.take, q.behind = write(takeSQLite), write(behindTaken)
-		q.resume = write(takeColumns + "\nWHERE o.seq NUMBERS AND " + takeConditions)
+		q.resume = write(resumeRuns)
 		q.schema = schemaOfSQLite(q.schema, prefix, name)
 		for _, text := range []*string{
 			&q.insert, &q.take, &q.resume, &q.behind, &q.read, &q.remove, &q.refuse, &q.put, &q.failed, &q.retry, &q.discard,

@@ -481,6 +481,58 @@ func TestMigrateLeavesAnExistingTableAlone(t *testing.T) {
 	redistest.Want(t, "indexes", later, "public.later_failed store.later_failed")
 }
 
+// A pass looks at a part of the rows that wait, however many there are, and the passes together look at all of them.
+// Regression: each pass looked at all rows. With 100,000 rows of 100 ordering keys it did not end within its time, and
+// the relay handed nothing over.
+func TestAPassLooksAtAPartOfTheRows(t *testing.T) {
+	t.Parallel()
+	server := sharedPostgres(t)
+	db, ofRelay := server.open(t), server.open(t)
+	box := newBox(t, db)
+	if _, err := db.ExecContext(t.Context(), fmt.Sprintf(`INSERT INTO %s
+		(operation, queue, id, key, message, written_ms, due_ms)
+		SELECT 'schedule', 'q', g, 'k', '{"id":"' || g || '"}', 1, 1 FROM generate_series(1, 20000) AS g`,
+		tableOf(box))); err != nil {
+		t.Fatal(err)
+	}
+	slow := &gated{book: &book{calls: map[string][]string{}}, reached: make(chan struct{}), open: make(chan struct{})}
+	relay := redistest.Must(outbox.NewRelay(outbox.RelayConfig{Outbox: box, DB: ofRelay, Client: slow, Batch: 1,
+		Timeout: time.Minute}))
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- relay.Run(ctx) }()
+	<-slow.reached
+	stop() // after this pass
+	close(slow.open)
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	redistest.Want(t, "handed over", relay.Stats().Scheduled, 1)
+	if err := ofRelay.Close(); err != nil { // a connection that ends reports what it has read
+		t.Fatal(err)
+	}
+	var index, deleted int64
+	redistest.Eventually(t, time.Minute, func() (bool, string) {
+		err := db.QueryRowContext(t.Context(), `SELECT (SELECT sum(idx_tup_read) FROM pg_stat_user_indexes
+			WHERE relname = $1), n_tup_del FROM pg_stat_user_tables WHERE relname = $1`, tableOf(box)).Scan(&index, &deleted)
+		return err == nil && deleted == 1, fmt.Sprint(deleted, err)
+	})
+	if index > 5000 {
+		t.Errorf("%d index entries were read", index)
+	}
+	// The rows of the key wait for an hour. One row waits for nothing, and stands behind all of them.
+	if _, err := db.ExecContext(t.Context(), fmt.Sprintf(`UPDATE %s SET try_ms = written_ms + 1e15 WHERE seq = 2`,
+		tableOf(box))); err != nil {
+		t.Fatal(err)
+	}
+	redistest.Must(box.Schedule(t.Context(), db, "q", nil, bridge.WithID("behind")))
+	relay = redistest.Must(outbox.NewRelay(outbox.RelayConfig{Outbox: box, DB: db, Client: slow}))
+	if err := relay.Flush(t.Context()); err == nil || !strings.Contains(err.Error(), "19999 rows") {
+		t.Error(err)
+	}
+	redistest.Want(t, "handed over", len(slow.calls["q/behind"]), 1)
+}
+
 // A relay that is cut off from the database keeps its rows only until PostgreSQL ends its session. Regression: the rows
 // stayed locked for as long as TCP kept the connection, and the rows of their IDs and keys waited behind them.
 func TestARelayThatIsCutOffKeepsNoRows(t *testing.T) {

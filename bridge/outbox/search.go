@@ -1,0 +1,134 @@
+package outbox
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"math"
+	"slices"
+	"time"
+)
+
+// runs are the IDs and ordering keys with rows for which the last batch had no room. The search for rows may walk past
+// many rows that wait for an earlier one. So the relay goes on with these IDs and keys for perSearch times the duration
+// of the search. It does not search a long run again for each batch.
+type runs struct {
+	later    []*row        // their next rows
+	searched time.Duration // how long the last search took
+	since    time.Time     // when it ended
+}
+
+// perSearch is the time for which a relay goes on with rows that it knows, as a multiple of the duration of the last
+// search.
+const perSearch = 4
+
+// search is where a relay looks for rows. Rows that must wait may stand before those that may be taken: rows behind an
+// earlier row of their ID or ordering key, or rows that another relay holds. A search through all of them could take
+// longer than a pass may. So one search looks at a window of each queue. Every second one begins with the first rows.
+// The other ones go on behind the last window, until all rows were looked at.
+type search struct {
+	behind map[string]int64 // by queue: the rows up to this number were looked at; math.MaxInt64 = all rows
+	onward bool             // the next search goes on behind these rows
+	found  bool             // a row was found since behind was empty
+	goesOn bool             // the next search may find a row
+}
+
+// A search looks at windowBatches times as many rows as a batch may have, and at windowRows if a batch is small.
+const (
+	windowBatches = 5
+	windowRows    = 500
+)
+
+// window is a part of the rows of a queue.
+type window struct {
+	Queue  string `json:"queue"`
+	Behind int64  `json:"behind"` // the number before its first row
+	Until  int64  `json:"until"`  // the number of its last row; math.MaxInt64 = no row is left behind it
+}
+
+// note remembers that the rows of some windows were looked at. found reports whether one of them may be taken.
+func (s *search) note(windows []window, found bool) {
+	if s.behind == nil {
+		s.behind = map[string]int64{}
+	}
+	isMore := false
+	for _, one := range windows {
+		s.behind[one.Queue] = max(s.behind[one.Queue], one.Until)
+		isMore = isMore || s.behind[one.Queue] < math.MaxInt64
+	}
+	s.found = s.found || found
+	s.goesOn = isMore || s.found
+	s.onward = isMore && !(s.onward && found)
+	if !isMore {
+		s.behind, s.found = nil, false
+	}
+}
+
+// lockFirst locks and returns rows that are the first of their ID and of their ordering key.
+func (r *Relay) lockFirst(ctx context.Context, tx *sql.Tx) ([]*row, error) {
+	waiting := r.leftOut()
+	later := slices.DeleteFunc(r.runs.later, func(one *row) bool { return slices.Contains(waiting, one.queue) })
+	r.runs.later = nil
+	if len(later) > 0 && time.Since(r.runs.since) < perSearch*r.runs.searched {
+		rows, err := r.rowsOf(ctx, tx, false, r.cfg.Outbox.sql.resume, numbersOf(later))
+		if err != nil || len(rows) > 0 {
+			return rows, err
+		}
+	}
+	leftOut, err := json.Marshal(waiting)
+	if err != nil {
+		return nil, err
+	}
+	begin := time.Now()
+	rows, err := r.lockInWindows(ctx, tx, string(leftOut))
+	r.runs.searched, r.runs.since = time.Since(begin), time.Now()
+	return rows, err
+}
+
+// lockInWindows looks at the next window of each queue that is not left out. SQLite has no windows.
+func (r *Relay) lockInWindows(ctx context.Context, tx *sql.Tx, leftOut string) ([]*row, error) {
+	if r.cfg.Outbox.sql.dialect == SQLite {
+		return r.rowsOf(ctx, tx, false, r.cfg.Outbox.sql.take, leftOut, r.cfg.Batch)
+	}
+	windows, err := r.windows(ctx, tx, leftOut)
+	if err != nil {
+		return nil, err
+	}
+	var rows []*row
+	if len(windows) > 0 {
+		text, err := json.Marshal(windows)
+		if err != nil {
+			return nil, err
+		}
+		share := max(1, r.cfg.Batch/len(windows))
+		rows, err = r.rowsOf(ctx, tx, false, r.cfg.Outbox.sql.take, string(text), share)
+		if err != nil {
+			return nil, err
+		}
+	}
+	r.search.note(windows, len(rows) > 0)
+	return rows, nil
+}
+
+func (r *Relay) windows(ctx context.Context, tx *sql.Tx, leftOut string) (all []window, err error) {
+	behind := []byte("{}")
+	if r.search.onward {
+		if behind, err = json.Marshal(r.search.behind); err != nil {
+			return nil, err
+		}
+	}
+	size := max(windowRows, windowBatches*r.cfg.Batch)
+	found, err := tx.QueryContext(ctx, r.cfg.Outbox.sql.windows, leftOut, string(behind), size)
+	if err != nil {
+		return nil, err
+	}
+	defer found.Close()
+	for found.Next() {
+		var one window
+		if err := found.Scan(&one.Queue, &one.Behind, &one.Until); err != nil {
+			return nil, err
+		}
+		all = append(all, one)
+	}
+	return all, found.Err()
+}

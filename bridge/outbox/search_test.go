@@ -1,0 +1,46 @@
+package outbox
+
+import (
+	"math"
+	"testing"
+
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+// A relay looks at the first rows in every second search while it finds rows, and at all rows before it pauses.
+func TestASearchReachesAllRows(t *testing.T) {
+	t.Parallel()
+	const rows, size = 10, 4
+	for name, c := range map[string]struct {
+		free []int64 // the windows with these first rows have one that may be taken
+		want []int64 // the windows that are looked at
+		more bool    // after the last one
+	}{
+		"nothing":       {nil, []int64{0, 4, 8}, false},
+		"first rows":    {[]int64{0}, []int64{0, 4, 8}, true},
+		"later rows":    {[]int64{4}, []int64{0, 4, 0, 8}, true},
+		"first and all": {[]int64{0, 4, 8}, []int64{0, 4, 0, 8}, true},
+	} {
+		var s search
+		for i, want := range c.want {
+			if i > 0 && !s.goesOn {
+				t.Fatalf("%s: it pauses before search %d", name, i)
+			}
+			one := window{Queue: "q", Until: math.MaxInt64}
+			if s.onward {
+				one.Behind = s.behind["q"]
+			}
+			if one.Behind+size < rows {
+				one.Until = one.Behind + size
+			}
+			redistest.Want(t, name, one.Behind, want)
+			found := false
+			for _, free := range c.free {
+				found = found || free == one.Behind
+			}
+			s.note([]window{one, {Queue: "short", Until: math.MaxInt64}}, found)
+		}
+		redistest.Want(t, name+": more", s.goesOn, c.more)
+		redistest.Want(t, name+": next", s.onward, false)
+	}
+}
