@@ -9,21 +9,27 @@ import base64
 import json
 import os
 import sys
+import threading
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent / "src"))
 
-from duestream import AsyncClient, Client, DuestreamError, NewMessage  # noqa: E402
+from duestream import (AsyncClient, Client, DeadLetter, DuestreamError, Message, NewMessage,  # noqa: E402
+                       RetryAfter, Worker)
 
 URL, PREFIX, QUEUE = (os.environ[name] for name in ("DUESTREAM_REDIS_URL", "DUESTREAM_PREFIX", "QUEUE"))
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
+TURN = threading.Lock()
+
+
 def say(**line: Any) -> None:
-    sys.stdout.write(json.dumps(line) + "\n")  # one write for a line, because handlers have threads
-    sys.stdout.flush()
+    with TURN:  # handlers have threads
+        print(json.dumps(line), flush=True)
 
 
 def message_of(line: str) -> NewMessage:
@@ -60,7 +66,38 @@ async def produce_async() -> None:
                 say(id=message.id, ok=False, error=str(error))
 
 
-if sys.argv[1:] == ["producer"]:
+def begin(message: Message) -> float:
+    """Does what the header work says, and returns how long the work is to take, in seconds."""
+    say(id=message.id, attempt=message.attempt, payload=base64.b64encode(message.payload).decode(),
+        headers=message.headers)
+    what, _, number = message.headers.get("work", "ok").partition(" ")
+    if what == "fail" and message.attempt <= int(number):
+        raise RuntimeError("asked to fail")
+    if what == "retry" and message.attempt == 1:
+        raise RetryAfter(int(number) / 1000, "asked to retry")
+    if what == "dead":
+        raise DeadLetter("asked to die")
+    return int(number) / 1000 if what == "slow" else 0
+
+
+def handle(message: Message) -> None:
+    message.wait(begin(message))
+
+
+async def handle_async(message: Message) -> None:
+    await asyncio.sleep(begin(message))
+
+
+def work(handler: Callable[[Message], Any]) -> None:
+    Worker(URL, prefix=PREFIX, queues=[QUEUE], group=os.environ["GROUP"], consumer=os.environ["CONSUMER"],
+           handler=handler, shutdown_timeout=8, cancel_grace=1).run()
+
+
+if sys.argv[1:] == ["worker"]:
+    work(handle)
+elif sys.argv[1:] == ["async-worker"]:
+    work(handle_async)
+elif sys.argv[1:] == ["producer"]:
     produce()
 elif sys.argv[1:] == ["async-producer"]:
     asyncio.run(produce_async())

@@ -36,7 +36,8 @@ func TestPythonPackageConforms(t *testing.T) {
 	duestream := Build(t)
 	program := filepath.Join(pythonPackage, "conformance.py")
 	python := Language{Name: "python package", program: []string{redistest.PythonWithRedis(t), program}}
-	modes := []struct{ name, kit string }{{"producer", "--producer"}, {"async-producer", "--producer"}}
+	modes := []struct{ name, kit string }{{"producer", "--producer"}, {"worker", "--worker"},
+		{"async-producer", "--producer"}, {"async-worker", "--worker"}}
 	for i, mode := range modes {
 		if os.Getenv("DUESTREAM_TEST_FULL") == "" && time.Now().YearDay()%len(modes) != i {
 			continue

@@ -1,16 +1,21 @@
 """duestream: messages that are delivered at their due time, at least once, through Redis Streams."""
 from .client import AsyncClient, Client
+from .delivery import DeadLetter, Message, Release, RetryAfter, Settlement, Snooze
 from .errors import (AbandonedError, CancelledError, ClosedError, DeniedError, DuestreamError, DuplicateError,
                      FullError, HandlerTimeoutError, InvalidError, LostError, NoGroupError, NoRecurrenceError,
                      NotScheduledError, OldBridgeError, StoppingError, UnavailableError, UncertainError,
                      UnreachableError, UnsupportedError, UntrustedError, WrongTypeError)
+from .kind import Kind, Mux
 from .message import NewMessage, Receipt, Result
 from .recurrence import Recurrence
+from .worker import Worker
 
 __all__ = [
-    "AbandonedError", "AsyncClient", "CancelledError", "Client", "ClosedError", "DeniedError", "DuestreamError",
-    "DuplicateError", "FullError", "HandlerTimeoutError", "InvalidError", "LostError", "NewMessage", "NoGroupError",
-    "NoRecurrenceError", "NotScheduledError", "OldBridgeError", "Receipt", "Recurrence", "Result", "StoppingError",
-    "UnavailableError", "UncertainError", "UnreachableError", "UnsupportedError", "UntrustedError", "WrongTypeError",
+    "AbandonedError", "AsyncClient", "CancelledError", "Client", "ClosedError", "DeadLetter", "DeniedError",
+    "DuestreamError", "DuplicateError", "FullError", "HandlerTimeoutError", "InvalidError", "Kind", "LostError",
+    "Message", "Mux", "NewMessage", "NoGroupError", "NoRecurrenceError", "NotScheduledError", "OldBridgeError",
+    "Receipt", "Recurrence", "Release", "Result", "RetryAfter", "Settlement", "Snooze", "StoppingError",
+    "UnavailableError", "UncertainError", "UnreachableError", "UnsupportedError", "UntrustedError", "Worker",
+    "WrongTypeError",
 ]
 __version__ = "0.1.0"

@@ -83,7 +83,7 @@ class Client:
         return self._run(self._producer.recurrences(queue))
 
     def remove_recurrence(self, queue: str, name: str) -> None:
-        """Removes a recurrence. A bridge cancels its scheduled messages within 5 s. NoRecurrenceError: it is unknown."""
+        """Removes a recurrence. A bridge cancels its scheduled messages within 5 s. NoRecurrenceError: no such one."""
         self._run(self._producer.remove_recurrence(queue, name))
 
     def close(self) -> None:

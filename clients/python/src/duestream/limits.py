@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Union
+from urllib.parse import quote
 
 from .errors import InvalidError
 
@@ -103,6 +104,11 @@ def unix_millis(field: str, at: datetime) -> int:
 
 def from_unix_millis(ms: int) -> datetime:
     return _EPOCH + timedelta(milliseconds=ms)
+
+
+def percent(name: str) -> str:
+    """Returns a group as it stands in names of keys and settings: percent-encoded, but for A-Z a-z 0-9 - _ . ~"""
+    return quote(name, safe="")
 
 
 def cut_text(text: str) -> str:
