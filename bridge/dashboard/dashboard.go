@@ -84,6 +84,7 @@ type Dashboard struct {
 	answerMemory budget // of answers that are being written, besides large downloads
 	downloads    *line  // large ones, whose memory is in use
 	finders      *line  // requests that search a message
+	payloads     *line  // requests that read the payload of a dead letter or a recurrence
 	book         *letterBook
 	handler      http.Handler
 	stopping     context.Context // cancelled by Close; ends all streams
@@ -163,6 +164,7 @@ func New(cfg Config) (*Dashboard, error) {
 		changed:   func(j *job) { d.hub.wake(jobTopic(j)) },
 		hasChange: d.hub.changed,
 	}
+	d.payloads = &line{what: "requests for payloads", running: map[*turn]bool{}}
 	d.book = newLetterBook(op.DeadLetters())
 	d.handler = http.NewCrossOriginProtection().Handler(d.newRouter())
 	return d, nil

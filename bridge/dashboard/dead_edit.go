@@ -71,6 +71,11 @@ func showEdit(q *request) (any, error) {
 	if err := lua.CheckQueue(q.queue()); err != nil {
 		return nil, err
 	}
+	leave, err := q.takePayload()
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
 	l, err := q.letter(q.query.Get("letter"))
 	if err != nil {
 		return nil, err
@@ -102,7 +107,7 @@ func (q *request) edited(l admin.Letter) (payload []byte, headers map[string]str
 	payload = []byte(lineFeeds(q.query.Get("payload")))
 	var wrong error
 	if encoding == editBase64 {
-		text := strings.Join(strings.Fields(string(payload)), "")
+		text := withoutSpace(string(payload))
 		if payload, wrong = base64.StdEncoding.DecodeString(text); wrong != nil {
 			wrong = lua.Invalid("payload", cut(text, 40), "must be base64")
 		}
@@ -156,6 +161,11 @@ func jsonProblem(text []byte) string {
 var again = (*editPreview)(nil)
 
 func redriveEdited(q *request) (done, error) {
+	leave, err := q.takePayload()
+	if err != nil {
+		return done{}, err
+	}
+	defer leave()
 	l, err := q.letter(q.query.Get("letter"))
 	if err != nil {
 		return done{}, err

@@ -61,7 +61,11 @@ func showLetters(q *request) (any, error) {
 	if f.After != "" {
 		v.First = first
 	}
-	if v.Page, err = letters.Page(q.ctx, q.queue(), f, lettersTime); err != nil {
+	err = q.readPayloads(func() (err error) {
+		v.Page, err = letters.Page(q.ctx, q.queue(), f, lettersTime)
+		return err
+	})
+	if err != nil {
 		return nil, err
 	}
 	if v.Page.Next != "" {
@@ -101,6 +105,11 @@ func showLetter(q *request) (any, error) {
 	if err := lua.CheckQueue(q.queue()); err != nil {
 		return nil, err
 	}
+	leave, err := q.takePayload()
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
 	l, err := q.letter(q.query.Get("letter"))
 	if err != nil {
 		return nil, err
@@ -124,7 +133,11 @@ func serveLetterPayload(q *request) error {
 	if err := lua.CheckQueue(q.queue()); err != nil {
 		return err
 	}
-	l, err := q.letter(q.query.Get("letter"))
+	var l admin.Letter
+	err := q.readPayloads(func() (err error) {
+		l, err = q.letter(q.query.Get("letter"))
+		return err
+	})
 	switch {
 	case err != nil:
 		return err
@@ -134,7 +147,7 @@ func serveLetterPayload(q *request) error {
 	return q.writePayload(l.Payload, l.ID+".payload")
 }
 
-// letter returns a letter by its name.
+// letter returns a letter by its name, with its payload. The caller has a turn of takePayload.
 func (q *request) letter(name string) (admin.Letter, error) {
 	l, err := q.op.DeadLetters().Show(q.ctx, q.queue(), name)
 	if errors.Is(err, admin.ErrNotFound) {

@@ -104,6 +104,11 @@ func (q *request) changeView() (changeView, error) {
 	if !q.may(access.Operate, c.queue) { // the page only says so
 		return v, nil
 	}
+	leave, err := q.takePayload()
+	if err != nil {
+		return v, err
+	}
+	defer leave()
 	v.More = max(0, len(c.letters)-mostLines)
 	for _, name := range c.letters[:len(c.letters)-v.More] {
 		l, err := q.op.DeadLetters().Show(q.ctx, c.queue, name)
@@ -152,7 +157,11 @@ func showRedrive(q *request) (any, error) {
 		if lua.CheckGroup(o.To) != nil { // the form shows the fault
 			o.To = ""
 		}
-		if v.Foresee, err = q.op.DeadLetters().Redrive(q.ctx, v.queue, v.letters, o); err != nil {
+		err = q.readPayloads(func() (err error) {
+			v.Foresee, err = q.op.DeadLetters().Redrive(q.ctx, v.queue, v.letters, o)
+			return err
+		})
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -200,7 +209,11 @@ func redriveLetters(q *request) (done, error) {
 		return q.redriveAll(c, o)
 	}
 	defer q.book.change(c.queue)
-	result, err := q.op.DeadLetters().Redrive(q.ctx, c.queue, c.letters, o)
+	var result admin.RedriveResult
+	err = q.readPayloads(func() (err error) {
+		result, err = q.op.DeadLetters().Redrive(q.ctx, c.queue, c.letters, o)
+		return err
+	})
 	if err != nil && result.Scheduled > 0 {
 		err = fmt.Errorf("%s already redriven: %w", plural(result.Scheduled, "letter is", "letters are"), err)
 	}
@@ -245,8 +258,12 @@ const counted = "counted"
 
 // newest returns the name of the newest letter that is old enough for a filter; "" = there is none.
 func (q *request) newest(queue string, f admin.LetterFilter) (string, error) {
-	p, err := q.op.DeadLetters().Page(q.ctx, queue,
-		admin.LetterFilter{OlderThan: f.OlderThan, Newest: true, Limit: 1}, lettersTime)
+	var p admin.LetterPage
+	err := q.readPayloads(func() (err error) {
+		p, err = q.op.DeadLetters().Page(q.ctx, queue,
+			admin.LetterFilter{OlderThan: f.OlderThan, Newest: true, Limit: 1}, lettersTime)
+		return err
+	})
 	if err != nil || len(p.Lines) == 0 {
 		return "", err
 	}

@@ -193,7 +193,11 @@ func expireMessage(q *request) (done, error) {
 // letter that the page does not show.
 func (q *request) letterOf(what string) (string, error) {
 	letter := q.query.Get("letter")
-	l, err := q.op.DeadLetters().Show(q.ctx, q.queue(), letter)
+	var l admin.Letter
+	err := q.readPayloads(func() (err error) {
+		l, err = q.op.DeadLetters().Show(q.ctx, q.queue(), letter)
+		return err
+	})
 	switch {
 	case errors.Is(err, admin.ErrNotFound):
 		return "", fmt.Errorf("%s %s: %w: somebody redrove or purged it before", what, visible(letter), admin.ErrNotFound)
@@ -211,7 +215,11 @@ func redriveLetter(q *request) (done, error) {
 	if err != nil {
 		return done{}, err
 	}
-	result, err := q.op.DeadLetters().Redrive(q.ctx, q.queue(), []string{letter}, admin.RedriveOptions{})
+	var result admin.RedriveResult
+	err = q.readPayloads(func() (err error) {
+		result, err = q.op.DeadLetters().Redrive(q.ctx, q.queue(), []string{letter}, admin.RedriveOptions{})
+		return err
+	})
 	switch {
 	case err != nil:
 		return done{}, err

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -252,6 +253,51 @@ func TestATokenDoesNotTakeAllSearchesOfMessages(t *testing.T) {
 	status, _ := other.get("message?" + address)
 	redistest.Want(t, "status for another token", status, http.StatusOK)
 	redistest.Want(t, "waiting", len(r.dashboard.finders.waiting), 0)
+}
+
+// Few requests read payloads of dead letters and recurrences at a time, and a token leaves places to others.
+// Regression: 2,000 requests of one token for a dead letter of 16 MiB made Redis hold 23 GB, and no bridge could work.
+func TestATokenDoesNotReadAllPayloads(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t), func(c *Config) { c.Timeout = time.Second })
+	r.Groups("g")
+	r.Do("XADD", r.Keys.Dead, "1700000000000-1", "id", "a", "payload", "p", "group", "g", "reason", "dead_letter",
+		"attempt", "1", "dead_ms", "1700000000000")
+	r.recur(bridge.Recurrence{Name: "daily", Queue: r.Queue, Cron: "0 9 * * *", Payload: []byte("p")})
+	v, other := r.viewer(operate, r.Queue), r.viewer(operate, r.Queue)
+	letter := url.Values{"queue": {r.Queue}, "letter": {"1700000000000-1"}, "id": {"a"}}
+	daily := url.Values{"queue": {r.Queue}, "name": {"daily"}, "edit": {"daily"}, "cron": {"0 9 * * *"},
+		"missed": {"once"}, "overlap": {"allow"}}
+	asked := map[string]url.Values{
+		"dead-letters": {"queue": {r.Queue}}, "dead-letter": letter, "dead-payload": letter, "dead-redrive": letter,
+		"dead-purge": letter, "recurrence": daily, "recurrence-payload": daily,
+		"dead-edit": letter, "recurrence-edit": daily,
+		"do-dead-edit": letter, "do-dead-redrive": letter, "do-message-redrive": letter, "do-recurrence-save": daily,
+	}
+	ask := func(v *viewer, page string) (status int) {
+		if strings.HasPrefix(page, "do-") {
+			status, _ = v.post(page, asked[page])
+		} else {
+			status, _ = v.get(page + "?" + asked[page].Encode())
+		}
+		return status
+	}
+	for range maxSearches / 2 {
+		redistest.Must(r.dashboard.payloads.join(r.request(v).grant.Name()))
+	}
+	var greedy sync.WaitGroup
+	for page := range asked {
+		greedy.Go(func() {
+			redistest.Want(t, "status of "+page+" while others read", ask(v, page), http.StatusTooManyRequests)
+		})
+	}
+	greedy.Wait()
+	for page := range asked {
+		if !strings.HasPrefix(page, "do-") {
+			redistest.Want(t, "status of "+page+" for another token", ask(other, page), http.StatusOK)
+		}
+	}
+	redistest.Want(t, "waiting", len(r.dashboard.payloads.waiting), 0)
 }
 
 // Whether a large payload is JSON must not be found out for another view of it, because that takes long.

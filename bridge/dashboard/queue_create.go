@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/duestream/duestream/bridge"
@@ -134,8 +135,24 @@ func headerText(headers map[string]string) string {
 	return string(object)
 }
 
+// withoutSpace returns a text without its white space.
+func withoutSpace(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsSpace(r) {
+			return -1
+		}
+		return r
+	}, text)
+}
+
+// maxHeaderText is the longest text of headers that is read. JSON writes a byte as six at most.
+const maxHeaderText = 8 * lua.MaxHeaderBytes
+
 // parseHeaders reads lines of the form "name: value", or a JSON object of strings.
 func parseHeaders(text string) (map[string]string, error) {
+	if len(text) > maxHeaderText {
+		return nil, lua.Invalid("headers", fmt.Sprintf("of %d bytes", len(text)), "must be at most %d bytes", maxHeaderText)
+	}
 	headers := map[string]string{}
 	if strings.HasPrefix(strings.TrimSpace(text), "{") {
 		if err := json.Unmarshal([]byte(text), &headers); err != nil {
@@ -218,7 +235,7 @@ func (q *request) typedPayload() ([]byte, error) {
 	case payloadText, "":
 		return []byte(text), nil
 	case payloadJSON:
-		var value any
+		var value json.RawMessage // only checked: decoded values would take a hundred times the memory
 		if err := json.Unmarshal([]byte(text), &value); err != nil {
 			var syntax *json.SyntaxError
 			if errors.As(err, &syntax) {
@@ -228,7 +245,7 @@ func (q *request) typedPayload() ([]byte, error) {
 		}
 		return []byte(text), nil
 	case payloadBase64:
-		payload, err := base64.StdEncoding.DecodeString(strings.Join(strings.Fields(text), ""))
+		payload, err := base64.StdEncoding.DecodeString(withoutSpace(text))
 		if err != nil {
 			return nil, fmt.Errorf("is not base64: %w", err)
 		}

@@ -3,6 +3,7 @@ package dashboard
 import (
 	"encoding/base64"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
 	"strings"
@@ -247,4 +248,21 @@ func TestCreateTellsThatRedisIsFull(t *testing.T) {
 	lacks(t, text, "OOM")
 	text = v.eventuallyShows("", "MiB are used (")
 	contains(t, text, `<a href="servers#memory">See which queue holds the most</a>`)
+}
+
+// A form must not take much more memory than its text. Regression: a payload of 16 MiB that was checked by decoding it
+// took half a gigabyte, and so did headers.
+func TestAFormOfAMessageUsesLittleMemory(t *testing.T) { // not parallel: it counts allocations
+	objects := "[" + strings.Repeat("{},", 10_000) + "{}]"
+	q := &request{query: url.Values{"kind": {payloadJSON}, "payload": {objects}}}
+	var payload []byte
+	allocations := testing.AllocsPerRun(1, func() { payload = redistest.Must(q.typedPayload()) })
+	redistest.Want(t, "payload", string(payload), objects)
+	if allocations > 1000 {
+		t.Errorf("%v allocations to check %d objects", allocations, 10_001)
+	}
+	_, err := parseHeaders("{" + strings.Repeat(" ", maxHeaderText) + "}")
+	contains(t, fmt.Sprint(err), "headers of 262146 bytes: must be at most 262144 bytes")
+	headers := redistest.Must(parseHeaders("{" + strings.Repeat(" ", maxHeaderText-2) + "}"))
+	redistest.Want(t, "number of headers", len(headers), 0)
 }

@@ -63,7 +63,12 @@ var recurrenceFields = []string{"queue", "name", "cron", "zone", "every", "phase
 func showRecurrenceForm(q *request) (any, error) {
 	f := recurrenceForm{Queue: q.queue(), Name: q.query.Get("edit"), Zone: q.formZone().String(), Encoding: editText}
 	if f.Name != "" {
+		leave, err := q.takePayload()
+		if err != nil {
+			return nil, err
+		}
 		s, err := q.op.Recurrence(q.ctx, f.Queue, f.Name)
+		leave()
 		if err != nil {
 			return nil, err
 		}
@@ -182,7 +187,7 @@ func (q *request) typedRecurrence() (s bridge.Recurrence, err error) {
 	}
 	s.Payload = []byte(lineFeeds(q.query.Get("payload")))
 	if q.query.Get("encoding") == editBase64 {
-		if s.Payload, err = base64.StdEncoding.DecodeString(strings.Join(strings.Fields(string(s.Payload)), "")); err != nil {
+		if s.Payload, err = base64.StdEncoding.DecodeString(withoutSpace(string(s.Payload))); err != nil {
 			errs = append(errs, inField("payload", lua.Invalid("payload", cut(q.query.Get("payload"), 40), "must be base64")))
 		}
 	}
@@ -206,6 +211,11 @@ func saveRecurrence(q *request) (done, error) {
 	if err != nil {
 		return done{}, err
 	}
+	leave, err := q.takePayload()
+	if err != nil {
+		return done{}, err
+	}
+	defer leave()
 	before, err := q.op.Recurrence(q.ctx, s.Queue, s.Name)
 	isNew := errors.Is(err, bridge.ErrNoRecurrence)
 	if err != nil && !isNew {

@@ -65,16 +65,10 @@ func showRecurrence(q *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := q.op.Recurrence(q.ctx, queue, name)
+	s, payload, err := q.recurrence(queue, name)
 	if err != nil {
 		return nil, err
 	}
-	var payload payloadView
-	err = q.work(len(s.Spec.Payload), func() { payload = viewPayload(s.Spec.Payload, q.query.Get("view")) })
-	if err != nil {
-		return nil, err
-	}
-	s.Spec.Payload = nil // a page that waits to be rendered must hold little
 	v := recurrenceView{recurrenceRow: recurrenceRow{s}, Next: s.Next, Headers: s.Spec.Headers, Payload: payload,
 		Page: recurrenceAddress("recurrence", queue, name), File: recurrenceAddress("recurrence-payload", queue, name)}
 	if left := nextShown - len(s.Next); left > 0 && len(s.Next) > 0 && s.Spec.Count == 0 {
@@ -88,6 +82,22 @@ func showRecurrence(q *request) (any, error) {
 	return v, err
 }
 
+// recurrence reads a recurrence, and the view of its payload. The recurrence has no payload then, because a page that
+// waits to be rendered must hold little.
+func (q *request) recurrence(queue, name string) (s bridge.RecurrenceState, payload payloadView, err error) {
+	leave, err := q.takePayload()
+	if err != nil {
+		return s, payload, err
+	}
+	defer leave()
+	if s, err = q.op.Recurrence(q.ctx, queue, name); err != nil {
+		return s, payload, err
+	}
+	err = q.work(len(s.Spec.Payload), func() { payload = viewPayload(s.Spec.Payload, q.query.Get("view")) })
+	s.Spec.Payload = nil
+	return s, payload, err
+}
+
 // serveRecurrencePayload answers with the payload of a recurrence.
 func serveRecurrencePayload(q *request) error {
 	defer q.limit()()
@@ -95,7 +105,11 @@ func serveRecurrencePayload(q *request) error {
 	if err != nil {
 		return err
 	}
-	s, err := q.op.Recurrence(q.ctx, queue, name)
+	var s bridge.RecurrenceState
+	err = q.readPayloads(func() (err error) {
+		s, err = q.op.Recurrence(q.ctx, queue, name)
+		return err
+	})
 	if err != nil {
 		return err
 	}

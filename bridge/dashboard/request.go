@@ -371,7 +371,7 @@ func (q *request) takeFormBytes() (leave func(), err error) {
 
 // takeTurn waits for a turn in a line, for at most Config.Timeout. The caller calls the function that it returns.
 func (q *request) takeTurn(l *line) (leave func(), err error) {
-	t, err := l.join(q.grant.Name())
+	t, err := l.join(q.token())
 	if err != nil {
 		return nil, err
 	}
