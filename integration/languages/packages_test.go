@@ -1,16 +1,23 @@
 package languages
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-const pythonPackage = "../../clients/python"
+const (
+	pythonPackage = "../../clients/python"
+	nodePackage   = "../../clients/node"
+)
 
 // The tests of the Python package pass.
 func TestPythonPackage(t *testing.T) {
@@ -47,4 +54,91 @@ func TestPythonPackageConforms(t *testing.T) {
 			conforms(t, python, []string{duestream, "conformance", mode.kit, "--level", "complete"}, mode.name)
 		})
 	}
+}
+
+// The tests of the Node.js package pass.
+func TestNodePackage(t *testing.T) {
+	t.Parallel()
+	node := buildNodePackage(t)
+	tests := exec.CommandContext(t.Context(), node, append([]string{"--test"},
+		redistest.Must(filepath.Glob(filepath.Join(nodePackage, "dist/test/*.test.js")))...)...)
+	tests.Env = withoutVariables("DUESTREAM_")
+	if out, err := tests.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// The first example of the Node.js package's README runs with the package as npm packs it.
+func TestNodePackagePacks(t *testing.T) {
+	t.Parallel()
+	node := buildNodePackage(t)
+	dir := t.TempDir()
+	modules := redistest.Must(filepath.Abs(filepath.Join(nodePackage, "node_modules")))
+	steps := fmt.Sprintf("npm pack --silent --ignore-scripts --pack-destination %q %q && cd %[1]q &&"+
+		" mkdir node_modules && tar xzf duestream-*.tgz && ln -s %[3]q/* node_modules/ &&"+
+		" mv package node_modules/duestream", dir, "./"+nodePackage, modules)
+	if out, err := exec.CommandContext(t.Context(), "sh", "-c", steps).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	readme := string(redistest.Must(os.ReadFile(filepath.Join(nodePackage, "README.md"))))
+	example := regexp.MustCompile("(?s)```js\n(.*?)```").FindStringSubmatch(readme)
+	if example == nil {
+		t.Fatal("the README has no example")
+	}
+	if lines := strings.Count(example[1], "\n"); lines > 10 {
+		t.Errorf("the README's first example has %d lines, more than 10", lines)
+	}
+	server := redistest.Own(t)
+	program := filepath.Join(dir, "example.mjs")
+	text := strings.ReplaceAll(example[1], "redis://127.0.0.1:6379", server.URL())
+	if err := os.WriteFile(program, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.CommandContext(t.Context(), node, program).CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// The Node.js package reaches level complete of the conformance kit.
+func TestNodePackageConforms(t *testing.T) {
+	t.Parallel()
+	program := []string{buildNodePackage(t), filepath.Join(nodePackage, "conformance.js")}
+	kit := []string{Build(t), "conformance", "--producer", "--level", "complete"}
+	conforms(t, Language{Name: "node package", program: program}, kit, "producer")
+}
+
+var nodePackageBuild struct {
+	once sync.Once
+	err  error
+}
+
+// buildNodePackage compiles the Node.js package once, and returns a Node.js to run it with.
+func buildNodePackage(t testing.TB) string {
+	t.Helper()
+	for _, dir := range []string{"src", "test"} {
+		ReadAll(t, filepath.Join(nodePackage, dir))
+	}
+	ReadAll(t, "../../lua/generated")
+	for _, file := range []string{"package.json", "tsconfig.json", "copy-scripts.js", "conformance.js", "README.md"} {
+		redistest.Must(os.ReadFile(filepath.Join(nodePackage, file)))
+	}
+	node := redistest.NodeWithIoredis(t, nodePackage)
+	nodePackageBuild.once.Do(func() {
+		// A file of an earlier build must not stand in for one that is gone.
+		nodePackageBuild.err = os.RemoveAll(filepath.Join(nodePackage, "dist"))
+		for _, program := range []string{"node_modules/typescript/bin/tsc", "copy-scripts.js"} {
+			if nodePackageBuild.err != nil {
+				break
+			}
+			build := exec.Command(node, program)
+			build.Dir = nodePackage
+			if out, err := build.CombinedOutput(); err != nil {
+				nodePackageBuild.err = fmt.Errorf("%s: %w\n%s", program, err, out)
+			}
+		}
+	})
+	if nodePackageBuild.err != nil {
+		t.Fatal(nodePackageBuild.err)
+	}
+	return node
 }
