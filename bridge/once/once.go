@@ -97,11 +97,12 @@ func New(cfg Config) (*Once, error) {
 	// With the time as a subquery, PostgreSQL reads the clock once, and finds the old records by the index. Without it,
 	// PostgreSQL reads all records. The rows are named by their places, because a join with the names of the records may
 	// read all records too. Two calls at once lock rows in the order of their places, so there is no deadlock.
-	old := `FROM TABLE_NAME
-  WHERE done_ms < (SELECT NOW - CAST($1 AS bigint)) ORDER BY done_ms LIMIT CAST($2 AS bigint)`
-	remove := `DELETE FROM TABLE_NAME WHERE ctid = ANY(ARRAY(SELECT ctid ` + old + `))`
+	// If the program has partitioned the table, places of several partitions are equal, so the age is checked again.
+	old := `done_ms < (SELECT NOW - CAST($1 AS bigint))`
+	first := `FROM TABLE_NAME WHERE ` + old + ` ORDER BY done_ms LIMIT CAST($2 AS bigint)`
+	remove := `DELETE FROM TABLE_NAME WHERE ctid = ANY(ARRAY(SELECT ctid ` + first + `)) AND ` + old
 	if isSQLite {
-		remove = `DELETE FROM TABLE_NAME WHERE rowid IN (SELECT rowid ` + old + `)`
+		remove = `DELETE FROM TABLE_NAME WHERE rowid IN (SELECT rowid ` + first + `)`
 	}
 	return &Once{
 		key: cfg.Key, isSQLite: isSQLite, schema: schema,

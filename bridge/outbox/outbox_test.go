@@ -254,6 +254,26 @@ func TestAnUnknownErrorStaysWithItsMessage(t *testing.T) {
 	}
 }
 
+// Middleware of the client that panics fails its message only.
+// Regression: it ended the process, again after each start.
+func TestAPanicStaysWithItsMessage(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	for _, id := range []string{"a", "odd", "b"} {
+		r.schedule("orders", id)
+	}
+	r.to.panics = "odd"
+	r.drain()
+	slices.Sort(r.to.calls)
+	redistest.Want(t, "calls", strings.Join(r.to.took(), ", "), "orders: schedule a, orders: schedule b")
+	r.wantRows(1, 0)
+	r.exec("UPDATE duestream_outbox SET tries = 59, try_ms = 0")
+	r.drain()
+	if text := redistest.Must(r.Failed(r.ctx, r.db, 0, 1))[0].Error; !strings.HasPrefix(text, "the client panicked: odd") {
+		t.Error(text)
+	}
+}
+
 // A message with an ordering key that is refused while an old bridge is alive waits by itself.
 func TestAMessageThatNeedsANewBridgeWaits(t *testing.T) {
 	t.Parallel()

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -337,11 +338,20 @@ func (r *Relay) send(ctx context.Context, queue string, messages []bridge.NewMes
 	return errs
 }
 
-func (r *Relay) sendTogether(ctx context.Context, queue string, messages []bridge.NewMessage) []error {
-	errs := make([]error, len(messages))
+// sendTogether sends messages in one call. If the middleware of the client panics, each message has this error.
+// Otherwise it would end the process, again after each start, because the row stays.
+func (r *Relay) sendTogether(ctx context.Context, queue string, messages []bridge.NewMessage) (errs []error) {
+	errs = make([]error, len(messages))
 	if len(messages) == 0 {
 		return errs
 	}
+	defer func() {
+		if value := recover(); value != nil {
+			for i := range errs {
+				errs[i] = fmt.Errorf("the client panicked: %v\n%s", value, debug.Stack())
+			}
+		}
+	}()
 	results, err := r.cfg.Client.SendBatch(ctx, queue, messages)
 	for i := range errs {
 		errs[i] = err

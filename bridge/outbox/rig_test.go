@@ -103,6 +103,7 @@ type fakeSender struct {
 	sent   []bridge.NewMessage
 	refuse map[string]error // error by queue, or by ID
 	whole  map[string]error // error of every call with this ID, for all messages of the call
+	panics string           // every call with this ID panics
 }
 
 func (f *fakeSender) SendBatch(_ context.Context, queue string, ms []bridge.NewMessage) ([]bridge.Result, error) {
@@ -110,6 +111,9 @@ func (f *fakeSender) SendBatch(_ context.Context, queue string, ms []bridge.NewM
 	defer f.mu.Unlock()
 	results := make([]bridge.Result, len(ms))
 	for _, m := range ms {
+		if m.ID == f.panics {
+			panic(m.ID)
+		}
 		if err := f.whole[m.ID]; err != nil {
 			return nil, err
 		}

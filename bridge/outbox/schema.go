@@ -97,7 +97,8 @@ SELECT o.seq, o.operation, o.queue, o.id, o.key, NOW - o.written_ms, o.tries, oc
 	takeSQLite = takeColumns + "\nWHERE o.queue NOT IN LEFT_OUT AND " + takeConditions + "\nORDER BY o.seq LIMIT $2"
 
 	// windowsPostgreSQL looks for the names of the queues, by one step of the index for each. For each queue it returns a
-	// window: the next rows behind a number. A window ends at the number of its last row, or nowhere if no row is left.
+	// window: the next rows behind a number. A window ends at the number of its last row, or nowhere if no row is left. A
+	// queue whose window ended nowhere is left out.
 	windowsPostgreSQL = `WITH RECURSIVE queues(queue) AS (
   (SELECT e.queue FROM TABLE_NAME AS e WHERE e.failed_ms = 0 AND e.try_ms >= 0 ORDER BY e.queue LIMIT 1)
   UNION ALL
@@ -105,8 +106,9 @@ SELECT o.seq, o.operation, o.queue, o.id, o.key, NOW - o.written_ms, o.tries, oc
     WHERE e.failed_ms = 0 AND e.try_ms >= 0 AND e.queue > q.queue ORDER BY e.queue LIMIT 1)
   FROM queues AS q WHERE q.queue IS NOT NULL
 ), chosen AS (
-  SELECT queue, COALESCE(CAST(CAST(CAST($2 AS text) AS jsonb) ->> queue AS bigint), 0) AS behind
-  FROM queues WHERE queue IS NOT NULL AND queue NOT IN LEFT_OUT
+  SELECT * FROM (SELECT queue, COALESCE(CAST(CAST(CAST($2 AS text) AS jsonb) ->> queue AS bigint), 0) AS behind
+    FROM queues WHERE queue IS NOT NULL AND queue NOT IN LEFT_OUT) AS q
+  WHERE behind < 9223372036854775807
 )
 SELECT c.queue, c.behind, COALESCE((SELECT e.seq FROM TABLE_NAME AS e
   WHERE e.queue = c.queue AND e.failed_ms = 0 AND e.try_ms >= 0 AND e.seq > c.behind ORDER BY e.seq
