@@ -50,8 +50,8 @@
 //   - An effect that fails leaves no record (TestAFailedEffectIsTriedAgain).
 //   - In Redis, one attempt at a time holds the claim (TestRedisOneHolder), tokens grow, and a stale holder cannot end
 //     the claim of another attempt (TestRedisStaleHolder).
-//   - An effect that happened is recorded through a failover (TestRedisAFailoverAfterTheEffect), also if the failover
-//     lost the claim (TestRedisALostClaimIsRecorded).
+//   - A failover prevents neither a claim nor the record of an effect (TestRedisAFailover), also if it lost the claim
+//     (TestRedisALostClaimIsRecorded).
 //   - A record in Redis prevents all later effects, and an attempt that died prevents none
 //     (TestRedisAProcessDiesBetweenTheSteps).
 package once

@@ -23,9 +23,9 @@ const (
 	DefaultKeep = 7 * 24 * time.Hour
 )
 
-// recordTimeout is the time for which an attempt tries to record its effect, also after the context of the handler has
-// ended. It is longer than a failover takes, because an effect that is not recorded is repeated.
-const recordTimeout = 30 * time.Second
+// answerTimeout is the time for which an attempt tries to claim an effect, or to record it. It is longer than a
+// failover takes: an attempt that cannot claim fails, and an effect that is not recorded is repeated.
+const answerTimeout = 30 * time.Second
 
 // ErrStale means that the claim of an attempt ended too early: the effect took longer than RedisConfig.Hold, and
 // another attempt has claimed it since; or the attempt was paused for longer than Hold before its effect began. It is
@@ -94,8 +94,10 @@ func NewRedis(cfg RedisConfig) (*Redis, error) {
 //   - The error of effect: the claim was given back, and the next attempt calls effect again.
 //   - ErrStale: effect returned nil, but another attempt has claimed it since. Or effect was not called, because the
 //     attempt was paused for longer than Hold. The next attempt calls effect, unless it is recorded by then.
-//   - Another error: Redis did not answer. If effect was called and returned nil, Do has tried for 30 s to record this.
-//     Whether it is recorded is unknown, so the effect may be repeated.
+//   - Another error: Redis refused the call, or did not answer for 30 s. If effect was called and returned nil, it is
+//     unknown whether this is recorded, so the effect may be repeated.
+//
+// Do takes two round trips, or one if the effect happened before.
 //
 // The token of an attempt is above the tokens of all earlier attempts for the record. A store of the program can
 // remember the highest token for each message, and refuse a write with a lower one, in one atomic step. A process that
@@ -117,19 +119,24 @@ func (r *Redis) Do(ctx context.Context, m *bridge.Message,
 	}
 	c := claim{client: r.cfg.Redis.Client, keep: r.cfg.Keep, claimer: rand.Text(), subject: m.Queue + "/" + m.ID,
 		key: lua.NewKeys(r.cfg.Prefix, m.Queue).Once(m.Group, text)}
-	// The deadline is set before the claim, so the effect ends before the claim does.
-	effectCtx, cancel := context.WithTimeoutCause(ctx, r.cfg.Hold, ErrStale)
-	defer cancel()
-	token, held, err := lua.Claim(effectCtx, c.client, c.key, c.claimer, r.cfg.Hold, r.cfg.Keep)
+	var began time.Time
+	var held time.Duration
+	err = untilAnswered(ctx, func(ctx context.Context) (err error) {
+		began = time.Now()
+		c.token, held, err = lua.Claim(ctx, c.client, c.key, c.claimer, r.cfg.Hold, r.cfg.Keep)
+		return err
+	})
 	switch {
 	case err != nil:
 		return false, fmt.Errorf("once: claim %s: %w", c.subject, err)
 	case held > 0:
 		return false, bridge.Snooze(held)
-	case token == 0:
+	case c.token == 0:
 		return false, nil
 	}
-	c.token = token
+	// Hold is counted from before the claim, so the effect ends before the claim does.
+	effectCtx, cancel := context.WithDeadlineCause(ctx, began.Add(r.cfg.Hold), ErrStale)
+	defer cancel()
 	happened := false
 	defer func() {
 		if happened {
@@ -143,7 +150,7 @@ func (r *Redis) Do(ctx context.Context, m *bridge.Message,
 	if deadline, _ := effectCtx.Deadline(); time.Until(deadline) <= 0 {
 		return false, ErrStale
 	}
-	if err := effect(effectCtx, token); err != nil {
+	if err := effect(effectCtx, c.token); err != nil {
 		return true, err
 	}
 	happened = true
@@ -168,37 +175,44 @@ type claim struct {
 	subject string // queue and message ID, for errors
 }
 
-// record records that the effect happened. It tries again while Redis does not answer.
+// record records that the effect happened, also if the context of the handler has ended.
 func (c claim) record(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
-	defer cancel()
-	pause := loop.NewBackoff(time.Second)
-	for {
-		isLast, err := c.end(ctx, true)
-		unanswered := errors.Is(err, lua.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded)
-		if unanswered && loop.Sleep(ctx, pause.NextBackOff()) {
-			continue
-		}
-		if err != nil {
-			return fmt.Errorf("once: record %s: %w", c.subject, err)
-		}
-		if !isLast {
-			return ErrStale
-		}
-		return nil
+	var isLast bool
+	err := untilAnswered(context.WithoutCancel(ctx), func(ctx context.Context) (err error) {
+		isLast, err = lua.EndClaim(ctx, c.client, c.key, c.claimer, c.token, true, c.keep)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("once: record %s: %w", c.subject, err)
 	}
+	if !isLast {
+		return ErrStale
+	}
+	return nil
 }
 
+// giveBack tries once, because the claim ends by itself.
 func (c claim) giveBack(ctx context.Context) error {
-	if _, err := c.end(context.WithoutCancel(ctx), false); err != nil {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), loop.CallTimeout)
+	defer cancel()
+	if _, err := lua.EndClaim(ctx, c.client, c.key, c.claimer, c.token, false, c.keep); err != nil {
 		return fmt.Errorf("once: give back the claim of %s: %w", c.subject, err)
 	}
 	return nil
 }
 
-// end ends the claim by one call, which is given up after loop.CallTimeout.
-func (c claim) end(ctx context.Context, happened bool) (isLast bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
+// untilAnswered calls again while Redis does not answer, for answerTimeout at most. Each call has loop.CallTimeout.
+func untilAnswered(ctx context.Context, call func(ctx context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
-	return lua.EndClaim(ctx, c.client, c.key, c.claimer, c.token, happened, c.keep)
+	pause := loop.NewBackoff(time.Second)
+	for {
+		callCtx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
+		err := call(callCtx)
+		cancel()
+		unanswered := errors.Is(err, lua.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded)
+		if !unanswered || !loop.Sleep(ctx, pause.NextBackOff()) {
+			return err
+		}
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -156,12 +157,16 @@ func TestRedisALostClaimIsRecorded(t *testing.T) {
 	})
 }
 
-// late returns each reply only when the context of its call has ended, as if the process had been paused.
-type late struct{ rueidis.Client }
+// late returns the first reply only after a while, as if the process had been paused.
+type late struct {
+	rueidis.Client
+	wait func()
+	once sync.Once
+}
 
-func (l late) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
+func (l *late) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
 	reply := l.Client.Do(ctx, cmd)
-	<-ctx.Done()
+	l.once.Do(l.wait)
 	return reply
 }
 
@@ -170,28 +175,34 @@ func TestRedisAPausedAttemptDoesNotBegin(t *testing.T) {
 	t.Parallel()
 	c := newClaims(t, redistest.Shared(t), nil)
 	c.have(bridge.Message{ID: "other", Queue: "q", Group: "g"}) // the server knows the script
-	paused := redistest.Must(NewRedis(RedisConfig{Redis: &bridge.Redis{Client: late{c.client}}, Prefix: c.cfg.Prefix,
-		Hold: 2 * time.Second}))
-	called, err := paused.Do(t.Context(), &message, func(context.Context, int64) error { return nil })
+	untilItEnds := func() {
+		redistest.Eventually(t, time.Minute, func() (bool, string) {
+			token, _, err := lua.Claim(t.Context(), c.client, c.keys.Once("g", "a"), "next", time.Minute, time.Hour)
+			return err == nil && token > 0, "still held"
+		})
+	}
+	paused := &late{Client: c.client, wait: untilItEnds}
+	c.cfg.Redis, c.cfg.Hold = &bridge.Redis{Client: paused}, time.Second
+	called, err := c.Do(t.Context(), &message, func(context.Context, int64) error { return nil })
 	redistest.Want(t, "called", called, false)
 	redistest.Want(t, "told", errors.Is(err, ErrStale), true)
 }
 
-// refusing refuses the first calls after the claim, as a server does during a failover.
+// refusing refuses the first call and the third, as a server does during a failover.
 type refusing struct {
 	rueidis.Client
 	calls atomic.Int64
 }
 
 func (r *refusing) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
-	if n := r.calls.Add(1); n == 2 || n == 3 {
+	if n := r.calls.Add(1); n == 1 || n == 3 {
 		return r.Client.Do(ctx, r.B().Eval().Script("return redis.error_reply('CLUSTERDOWN')").Numkeys(0).Build())
 	}
 	return r.Client.Do(ctx, cmd)
 }
 
-// A failover after the effect does not prevent its record.
-func TestRedisAFailoverAfterTheEffect(t *testing.T) {
+// A failover prevents neither a claim nor the record of an effect, and costs no attempt.
+func TestRedisAFailover(t *testing.T) {
 	t.Parallel()
 	c := newClaims(t, redistest.Shared(t), nil)
 	c.have(bridge.Message{ID: "other", Queue: "q", Group: "g"}) // the server knows the script
