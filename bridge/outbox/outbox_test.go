@@ -211,6 +211,25 @@ func TestAFullServerLetsTheRowsOfItsQueueWait(t *testing.T) {
 	}
 }
 
+// A queue that takes some rows and refuses others is tried again soon. Regression: the pause doubled up to 10 s, though
+// each pass handed rows over.
+func TestAQueueThatTakesRowsIsTriedAgainSoon(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.to.refuse["bad"] = bridge.ErrUnavailable
+	r.schedule("q", "bad")
+	for i := range 10 {
+		r.schedule("q", fmt.Sprint("good", i))
+		if waiting := r.relay.waiting["q"]; waiting != nil {
+			waiting.until = time.Now() // its pause is over
+		}
+		r.drain()
+		r.wantRows(1, 0)
+	}
+	pause := r.relay.waiting["q"].backoff.NextBackOff()
+	redistest.Want(t, fmt.Sprintf("the next pause, %s, is short", pause), pause < time.Second, true)
+}
+
 // If the client is closed, or cannot reach its durability, the log tells the operator the remedy. Regression: the log
 // asked for a bug report.
 func TestTheLogSaysWhatToDo(t *testing.T) {

@@ -367,7 +367,8 @@ func (r *Relay) sendTogether(ctx context.Context, queue string, messages []bridg
 func (r *Relay) settle(ctx context.Context, tx *sql.Tx, rows []*row, results []error) (settled []func(), err error) {
 	q := r.cfg.Outbox.sql
 	var gone []string
-	ofQueue := map[string]error{} // the first error of each queue that must wait; nil = a row was accepted
+	ofQueue := map[string]error{} // the first error of each queue that must wait; nil = it need not wait
+	hasTaken := map[string]bool{} // queues to which a row was handed over
 	for i, one := range rows {
 		result := results[i]
 		next := verdictOf(result)
@@ -381,6 +382,7 @@ func (r *Relay) settle(ctx context.Context, tx *sql.Tx, rows []*row, results []e
 		case stay: // another one of its queue waits
 		case done:
 			gone = append(gone, strconv.FormatInt(one.seq, 10))
+			hasTaken[one.queue] = true
 			settled = append(settled, func() { r.countDone(one, result) })
 		case waitQueue:
 			ofQueue[one.queue] = cmp.Or(ofQueue[one.queue], result)
@@ -403,13 +405,14 @@ func (r *Relay) settle(ctx context.Context, tx *sql.Tx, rows []*row, results []e
 		}
 	}
 	for queue, err := range ofQueue {
-		r.reportQueue(queue, err)
+		r.reportQueue(queue, hasTaken[queue], err)
 	}
 	return settled, nil
 }
 
-// reportQueue remembers whether a queue must wait, and logs the change.
-func (r *Relay) reportQueue(queue string, err error) {
+// reportQueue remembers whether a queue must wait, and logs the change. hasTaken: it took at least one row. Then its
+// server works, though not for each call, so the pauses begin anew and stay short.
+func (r *Relay) reportQueue(queue string, hasTaken bool, err error) {
 	r.reporter.ReportPart("queue "+queue, explained(err))
 	if err == nil {
 		delete(r.waiting, queue)
@@ -419,6 +422,9 @@ func (r *Relay) reportQueue(queue string, err error) {
 	if one == nil {
 		one = &waitingQueue{backoff: loop.NewBackoff(maxBackoff)}
 		r.waiting[queue] = one
+	}
+	if hasTaken {
+		one.backoff.Reset()
 	}
 	one.until = time.Now().Add(one.backoff.NextBackOff())
 }

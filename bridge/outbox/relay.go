@@ -64,8 +64,9 @@ type RelayConfig struct {
 // Relay hands the rows of an outbox over to duestream, and deletes them. Any number of relays may serve a table.
 //
 // If Redis is full or does not answer, rows wait. The relay then tries each queue again after 50 ms, and then after
-// pauses that double, up to about 10 s. The queues of other servers of a cluster are not delayed. The log has one line
-// when a queue or the database begins to fail, and one when it works again.
+// pauses that double, up to about 10 s. The pauses begin anew when the queue takes a row. The queues of other servers
+// of a cluster are not delayed. The log has one line when a queue or the database begins to fail, and one when it works
+// again.
 //
 // If duestream refuses a row because of the row itself, the relay keeps it with its error: see Outbox.Failed. Such a
 // row stops no other row. A row that may be accepted later, for example with an ordering key while an old bridge is
