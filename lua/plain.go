@@ -53,6 +53,19 @@ func DeletePartition(ctx context.Context, c rueidis.Client, k Keys) error {
 	return unlink(ctx, c, k.All()...)
 }
 
+// DropGroupRates deletes the buckets of the rates of groups. One command. Without a bucket, a group has all tokens of
+// its rate.
+func DropGroupRates(ctx context.Context, c rueidis.Client, k Keys, groups []string) error {
+	if len(groups) == 0 {
+		return nil
+	}
+	keys := make([]string, len(groups))
+	for i, group := range groups {
+		keys[i] = k.GroupRate(group)
+	}
+	return unlink(ctx, c, keys...)
+}
+
 // DropHistory deletes the history of a partition. One command; no state depends on a history.
 func DropHistory(ctx context.Context, c rueidis.Client, k Keys) error {
 	return unlink(ctx, c, k.History)

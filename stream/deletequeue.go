@@ -90,6 +90,8 @@ const aliveWithin = 10 * time.Second
 // It returns ErrUnknownQueue for a queue that is not registered and has no keys. It works on a full server. After any
 // other error repeat it, or keep the queue by calling Grow with the current count.
 //
+// The results of its messages stay until they expire, like the buckets of the rates of groups that no longer exist.
+//
 // Bridges do not register the queue again. A producer that still schedules, or a worker that still reads, creates it
 // again, with one partition: clients of this release forget the partition counts that the queue had.
 func DeleteQueue(ctx context.Context, c rueidis.Client, prefix, queue string, force bool) (Contents, error) {
@@ -136,6 +138,9 @@ func (d *deletion) run(ctx context.Context) (err error) {
 		return d.refuse(ctx, parts)
 	}
 	if err := d.removeAll(ctx); err != nil {
+		return err
+	}
+	if err := lua.DropGroupRates(ctx, d.c, lua.NewKeys(d.prefix, d.queue), d.had.Groups); err != nil {
 		return err
 	}
 	exists := slices.ContainsFunc(parts, func(part partContents) bool { return part.exists })
