@@ -128,6 +128,10 @@ The default log level is warn.`, commandDeadLetter, commandRetry),
 	f.StringVar(&o.Consumer, "consumer", "",
 		"name of this worker, unique among the group's running workers; default: host, process, random")
 	f.IntVarP(&o.Concurrency, "concurrency", "n", 1, "commands to run at the same time")
+	f.StringVar((*string)(&o.GroupRate), "group-rate", "",
+		"commands that all workers of the group start together for each queue, as 10/s, 30/m or 6/h; default: no limit")
+	f.IntVar(&o.GroupBurst, "group-burst", 0,
+		"with --group-rate: commands that may start at once; default: a tenth of the rate per second, at least one")
 	flags.DurationVar(f, &o.HandlerTimeout, "timeout", 0,
 		"time limit of a command, if neither the message nor the policy has one (handler_timeout); 0 = none")
 	flags.DurationVar(f, &o.ShutdownTimeout, "shutdown-timeout", 20*time.Second,
