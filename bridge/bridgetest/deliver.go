@@ -18,7 +18,9 @@ const DeliverGroup = "bridgetest"
 // its Attempt, ID or Headers. A panic of the handler counts as an error, as in a worker.
 //
 // It fails the test if the mux or the value is faulty, or if the queue of the kind has no handler. If the mux does not
-// know the kind, the outcome is that of an unknown kind: ActionSnooze. The mux takes no further handlers afterwards.
+// know the kind and has no Mux.Otherwise, the outcome is ActionSnooze: a worker snoozes such a message first, because
+// another worker of the group may know the kind. It makes a dead letter only after bridge.MaxUnknownSnoozes. The mux
+// takes no further handlers afterwards.
 func Deliver[T any](t TB, mux *bridge.Mux, kind bridge.Kind[T], value T,
 	change ...func(*bridge.Message)) bridge.Outcome {
 	t.Helper()
