@@ -72,8 +72,9 @@ var (
 			without: []string{"lua.DeleteEmpty"}, // destroy deletes a queue with everything in it
 			sends: map[string][]string{"EXISTS": {"stream"}, "HEXISTS": {"duestream:queues"}, "TYPE": {"due"}, "TIME": {""},
 				"HGET": {"duestream:tokens", "duestream:queues", "meta"}, "HGETALL": {"policy", "recurring"},
-				"HKEYS": {"duestream:queues"}, "HLEN": {"duestream:tokens"}, "HMGET": {"policy", "payload"},
-				"HDEL": {"duestream:queues", "duestream:tokens"}, "HSCAN": {"duestream:tokens"},
+				"GET": {"result"}, "HKEYS": {"duestream:queues"}, "HLEN": {"duestream:tokens"},
+				"HMGET": {"policy", "payload"},
+				"HDEL":  {"duestream:queues", "duestream:tokens"}, "HSCAN": {"duestream:tokens"},
 				"HSET":    {"duestream:tokens", "payload", "meta"},
 				"HSTRLEN": {"payload", "meta"}, "INFO": {""}, "MEMORY USAGE": {"stream"},
 				"WATCH": {"duestream:tokens"}, "UNWATCH": {""}, "MULTI": {""}, "EXEC": {""}, "UNLINK": {"history"},
