@@ -81,7 +81,10 @@ const (
 	firstLook  = time.Second           // until a wait looks where its message is
 	longLook   = 30 * time.Second      // longest time between two looks
 	readyLook  = 5 * time.Second       // the same for the states that only a look shows
-	restOfLook = 4                     // after a look, no other look begins for this many times its duration
+	restOfLook = 4                     // after a search, no other one begins for this many times its duration
+
+	lookPatience = 5 * time.Second // how long Look searches
+	namesAge     = time.Second     // how old a wait's list of partitions may be
 )
 
 // Waiter waits for messages. It is safe for concurrent use.
@@ -89,7 +92,7 @@ type Waiter struct {
 	client rueidis.Client
 	prefix string
 	slots  chan struct{} // a wait holds one
-	looks  chan struct{} // a look, and the rest after it, holds it
+	looks  chan struct{} // a search of a look, and the rest after it, holds it
 }
 
 // NewWaiter returns a Waiter. Redis is not touched.
@@ -107,7 +110,12 @@ func (w *Waiter) Result(ctx context.Context, queue, id, group string) (MessageRe
 	if err != nil {
 		return MessageResult{}, fmt.Errorf("result of %s in %s: %w", id, queue, err)
 	}
-	r, ok, err := lua.ReadResult(ctx, w.client, w.parts(counts.Names(queue)), group, id)
+	return w.resultIn(ctx, counts.Names(queue), queue, id, group)
+}
+
+// resultIn is Result for a caller that knows the partitions. One round trip.
+func (w *Waiter) resultIn(ctx context.Context, names []string, queue, id, group string) (MessageResult, error) {
+	r, ok, err := lua.ReadResult(ctx, w.client, w.parts(names), group, id)
 	if err == nil && !ok {
 		err = ErrNoResult
 	}
@@ -118,25 +126,25 @@ func (w *Waiter) Result(ctx context.Context, queue, id, group string) (MessageRe
 }
 
 // Look returns the result of a message for a group, or an error that tells why there is none. It searches the streams
-// of the queue if there is no result.
+// of the queue if there is no result. Its searches count among those of waits. If they are not over after 5 s, the
+// error is ErrNotDone, whatever became of the message.
 //
 // Errors: ErrNotDone; *DeadError (ErrDead); ErrNoResult, if the message is nowhere.
 func (w *Waiter) Look(ctx context.Context, queue, id, group string) (MessageResult, error) {
-	for range 2 {
-		r, err := w.Result(ctx, queue, id, group)
-		if !errors.Is(err, ErrNoResult) {
-			return r, err
-		}
-		ended, err := w.find(ctx, queue, id, group, AwaitDone, time.Time{})
-		switch {
-		case err != nil:
-			return MessageResult{}, fmt.Errorf("result of %s in %s for %s: %w", id, queue, group, err)
-		case !ended:
-			return MessageResult{}, fmt.Errorf("result of %s in %s for %s: %w", id, queue, group, ErrNotDone)
-		}
-		// The result came during the search.
+	r, err := w.Result(ctx, queue, id, group)
+	if !errors.Is(err, ErrNoResult) {
+		return r, err
 	}
-	return MessageResult{}, fmt.Errorf("result of %s in %s for %s: %w", id, queue, group, ErrNoResult)
+	limited, cancel := context.WithTimeout(ctx, lookPatience)
+	defer cancel()
+	ended, err := w.look(limited, queue, id, group, AwaitDone, time.Time{})
+	switch {
+	case err == nil && ended: // the result came during the search
+		return w.Result(ctx, queue, id, group)
+	case err == nil, errors.Is(err, context.DeadlineExceeded) && limited.Err() != nil && ctx.Err() == nil:
+		err = ErrNotDone
+	}
+	return MessageResult{}, fmt.Errorf("result of %s in %s for %s: %w", id, queue, group, err)
 }
 
 func (w *Waiter) check(queue, id, group string) error {
@@ -155,7 +163,8 @@ func (w *Waiter) parts(names []string) []lua.Keys {
 // key of the result every 10 ms at first. Later, each pause is an eighth of the time that it has waited, at most 2 s.
 // If there is no result after a second, it looks where the message is, and again after growing times, at most 30 s. For
 // the other states it looks at once, and then at least every 5 s. A look searches the streams of the queue. All looks
-// of a Waiter together take at most a fifth of the time.
+// of a Waiter together take at most a fifth of the time, so with many waits or long streams each looks less often. It
+// polls also while it looks, and while it waits for other looks.
 //
 // after leaves out results that are older: those of an earlier message with the same ID. Zero takes any.
 //
@@ -184,39 +193,103 @@ func (w *Waiter) wait(ctx context.Context, queue, id, group string,
 	default:
 		return MessageResult{}, fmt.Errorf("%w: at most %d", ErrManyWaits, MaxWaits)
 	}
-	began, lookAgain := time.Now(), firstLook
-	longest := longLook
-	if state != AwaitDone { // only a look tells
+	one := wait{Waiter: w, queue: queue, id: id, group: group, state: state, after: after}
+	return one.run(ctx)
+}
+
+// wait is one call of Wait.
+type wait struct {
+	*Waiter
+	queue, id, group string
+	state            Awaited
+	after            time.Time
+
+	names   []string  // of the partitions
+	namesAt time.Time // when they were read
+}
+
+// run polls, and looks beside it, because a look at a long stream takes time, and waits for other looks.
+func (w *wait) run(ctx context.Context) (MessageResult, error) {
+	began, lookAgain, longest := time.Now(), firstLook, longLook
+	if w.state != AwaitDone { // only a look tells
 		lookAgain, longest = 0, readyLook
 	}
 	nextLook := began.Add(lookAgain)
+	var look chan looked // the look that is under way; nil: there is none
+	ctx, stop := context.WithCancel(ctx)
+	defer func() {
+		stop()
+		if look != nil {
+			<-look
+		}
+	}()
 	for {
-		r, err := w.Result(ctx, queue, id, group)
-		isNew := err == nil && !r.Done.Before(after)
+		r, err := w.poll(ctx)
+		isNew := err == nil && !r.Done.Before(w.after)
 		switch {
-		case isNew && state == AwaitDead:
+		case isNew && w.state == AwaitDead:
 			return r, ErrDone
 		case isNew:
 			return r, nil
 		case err != nil && !errors.Is(err, ErrNoResult) && !lua.Temporary(err):
 			return MessageResult{}, err
 		}
-		if !time.Now().Before(nextLook) {
-			ended, err := w.look(ctx, queue, id, group, state, after)
-			if ended || err != nil && !lua.Temporary(err) {
-				if err == nil && state == AwaitDone {
-					continue // the result came meanwhile
-				}
-				return MessageResult{}, err
+		pause := jittered(min(max(firstPoll, time.Since(began)/8), longPoll))
+		if untilLook := time.Until(nextLook); look == nil && untilLook > 0 {
+			pause = min(pause, max(firstPoll, untilLook))
+		} else if look == nil {
+			look = w.startLook(ctx)
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return MessageResult{}, ctx.Err()
+		case l := <-look:
+			timer.Stop()
+			look = nil
+			switch {
+			case l.ended && l.err == nil && w.state == AwaitDone:
+				continue // the result came meanwhile
+			case l.ended || l.err != nil && !lua.Temporary(l.err):
+				return MessageResult{}, l.err
 			}
 			lookAgain = min(max(firstLook, 2*lookAgain), longest)
 			nextLook = time.Now().Add(jittered(lookAgain))
 		}
-		pause := jittered(min(max(firstPoll, time.Since(began)/8), longPoll))
-		if !loop.Sleep(ctx, min(pause, max(firstPoll, time.Until(nextLook)))) {
-			return MessageResult{}, ctx.Err()
-		}
 	}
+}
+
+// poll returns the result, if there is one. It reads the partitions of the queue now and then.
+func (w *wait) poll(ctx context.Context) (MessageResult, error) {
+	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
+	defer cancel()
+	if time.Since(w.namesAt) >= namesAge {
+		counts, err := view.ReadCounts(ctx, w.client, w.prefix, w.queue)
+		if err != nil {
+			return MessageResult{}, err
+		}
+		w.names, w.namesAt = counts.Names(w.queue), time.Now()
+	}
+	return w.resultIn(ctx, w.names, w.queue, w.id, w.group)
+}
+
+// startLook starts a look, and returns the channel on which it tells its outcome.
+func (w *wait) startLook(ctx context.Context) chan looked {
+	ended := make(chan looked, 1)
+	go func() {
+		var l looked
+		l.ended, l.err = w.look(ctx, w.queue, w.id, w.group, w.state, w.after)
+		ended <- l
+	}()
+	return ended
+}
+
+// looked is the outcome of a look.
+type looked struct {
+	ended bool
+	err   error
 }
 
 // jittered returns a duration from three quarters to five quarters of d, so that many waits do not poll in step.

@@ -148,6 +148,37 @@ func TestWaitLeavesOutEarlierResults(t *testing.T) {
 	redistest.Want(t, "the result of another group", errors.Is(err, ErrNoResult), true)
 }
 
+// A wait polls while it waits for other looks. Regression: it did not. With
+// 500 waits and a stream of 20,000 entries, most waits did not notice their results for minutes.
+func TestAWaitPollsWhileItCannotLook(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.Groups("g")
+	held := r.deliver("m")
+	w := NewWaiter(r.Client, r.Prefix)
+	w.looks <- struct{}{}
+	wait := r.awaited(w, "m", AwaitDone)
+	began := time.Now()
+	redistest.Eventually(t, time.Minute, func() (bool, string) {
+		return time.Since(began) > firstLook+firstLook/2, "the wait does not want to look yet"
+	})
+	r.ackResult(held[0], "paid")
+	redistest.Want(t, "the result", wait(), "paid by attempt 2")
+}
+
+// A look that finds only a dead letter of an earlier message with the same ID looks for a result, too. Regression: if
+// the message was done during the look, the wait ended with the death of the earlier one.
+func TestAnEarlierLetterDoesNotHideAResult(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.Groups("g")
+	w := NewWaiter(r.Client, r.Prefix)
+	r.fail(r.deliver("m")[0], lua.Failure{Action: lua.ActionDead, Reason: lua.ReasonDeadLetter, Error: "no good"})
+	r.ackResult(r.deliver("m")[0], "paid")
+	ended, err := w.look(t.Context(), r.Queue, "m", "g", AwaitDone, time.Time{})
+	redistest.Want(t, "a look", fmt.Sprint(ended, err), "true <nil>")
+}
+
 // A look tells at once what is known about the result of a message.
 func TestALookTellsWhyThereIsNoResult(t *testing.T) {
 	t.Parallel()

@@ -30,28 +30,16 @@ type sighting struct {
 	died  *DeadError // if place is dead
 }
 
-// look is find, but all looks of a Waiter together take at most a fifth of the time.
+// look finds out where a message is. ended reports that there is nothing more to wait for. The error gives the reason;
+// without an error, the state is reached.
 func (w *Waiter) look(ctx context.Context, queue, id, group string,
 	state Awaited, after time.Time) (ended bool, err error) {
-	select {
-	case w.looks <- struct{}{}:
-	case <-ctx.Done():
-		return false, ctx.Err()
-	}
-	began := time.Now()
-	defer func() { // other looks rest for a while, because a look reads whole streams
-		time.AfterFunc(restOfLook*time.Since(began), func() { <-w.looks })
-	}()
-	return w.find(ctx, queue, id, group, state, after)
-}
-
-// find finds out where a message is. ended reports that there is nothing more to wait for. The error gives the reason;
-// without an error, the state is reached.
-func (w *Waiter) find(ctx context.Context, queue, id, group string,
-	state Awaited, after time.Time) (ended bool, err error) {
-	const tries = 3
-	for try := range tries {
-		seen, err := w.search(ctx, queue, id, group, after)
+	const (
+		deadTries = 2 // the letter may be of an earlier message with this ID
+		tries     = 3
+	)
+	for try := 1; ; try++ {
+		seen, err := w.searchInTurn(ctx, queue, id, group, after)
 		switch {
 		case err != nil:
 			return false, err
@@ -59,24 +47,38 @@ func (w *Waiter) find(ctx context.Context, queue, id, group string,
 			return false, nil
 		case seen.place == open:
 			return state == AwaitReady, nil
-		case seen.place == dead && state == AwaitDead:
-			return true, nil
-		case seen.place == dead:
-			return true, seen.died
 		}
 		r, err := w.Result(ctx, queue, id, group)
-		if err == nil && !r.Done.Before(after) {
+		switch {
+		case err == nil && !r.Done.Before(after):
 			return state != AwaitDead, nil // the next poll returns it
-		}
-		if err != nil && !errors.Is(err, ErrNoResult) {
+		case err != nil && !errors.Is(err, ErrNoResult):
 			return false, err
+		case seen.place == dead && try >= deadTries && state == AwaitDead:
+			return true, nil
+		case seen.place == dead && try >= deadTries:
+			return true, seen.died
+		case try >= tries:
+			return true, fmt.Errorf("%w: the message is nowhere: it was cancelled or never scheduled, or done without a "+
+				"result, or its result has expired", ErrNoResult)
 		}
-		if try < tries-1 && !loop.Sleep(ctx, 100*time.Millisecond) { // it may have moved behind the search
+		if !loop.Sleep(ctx, 100*time.Millisecond) { // it may have moved behind the search
 			return false, ctx.Err()
 		}
 	}
-	return true, fmt.Errorf("%w: the message is nowhere: it was cancelled or never scheduled, or done without a result, "+
-		"or its result has expired", ErrNoResult)
+}
+
+// searchInTurn is search, but all searches of a Waiter together take at most a fifth of the time, because they read
+// whole streams.
+func (w *Waiter) searchInTurn(ctx context.Context, queue, id, group string, after time.Time) (sighting, error) {
+	select {
+	case w.looks <- struct{}{}:
+	case <-ctx.Done():
+		return sighting{}, ctx.Err()
+	}
+	began := time.Now()
+	defer func() { time.AfterFunc(restOfLook*time.Since(began), func() { <-w.looks }) }()
+	return w.search(ctx, queue, id, group, after)
 }
 
 // search looks for a message in all partitions: a key, which the caller does not know, may have chosen its partition.
