@@ -20,7 +20,7 @@ import (
 func recipes(t *testing.T) []string {
 	t.Helper()
 	others := []string{"README.md", "callbacks.md", "dashboard.md", "dashboard-pictures.md", "outbox.md",
-		"testing.md", "tracing.md"}
+		"python.md", "testing.md", "tracing.md"}
 	files, err := filepath.Glob(filepath.Join("..", "..", "docs", "guides", "*.md"))
 	if err != nil {
 		t.Fatal(err)

@@ -7,6 +7,7 @@ from .errors import (AbandonedError, CancelledError, ClosedError, DeniedError, D
                      UnreachableError, UnsupportedError, UntrustedError, WrongTypeError)
 from .kind import Kind, Mux
 from .message import NewMessage, Receipt, Result
+from .policy import Policy
 from .recurrence import Recurrence
 from .worker import Worker
 
@@ -14,7 +15,7 @@ __all__ = [
     "AbandonedError", "AsyncClient", "CancelledError", "Client", "ClosedError", "DeadLetter", "DeniedError",
     "DuestreamError", "DuplicateError", "FullError", "HandlerTimeoutError", "InvalidError", "Kind", "LostError",
     "Message", "Mux", "NewMessage", "NoGroupError", "NoRecurrenceError", "NotScheduledError", "OldBridgeError",
-    "Receipt", "Recurrence", "Release", "Result", "RetryAfter", "Settlement", "Snooze", "StoppingError",
+    "Policy", "Receipt", "Recurrence", "Release", "Result", "RetryAfter", "Settlement", "Snooze", "StoppingError",
     "UnavailableError", "UncertainError", "UnreachableError", "UnsupportedError", "UntrustedError", "Worker",
     "WrongTypeError",
 ]

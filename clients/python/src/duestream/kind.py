@@ -9,7 +9,7 @@ import inspect
 import json
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Optional, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Optional, Protocol, TypeVar, overload
 
 from . import limits
 from .delivery import DeadLetter, Handler, Message, Release, RetryAfter, Snooze
@@ -18,8 +18,6 @@ from .message import NewMessage, Options, Receipt
 
 if TYPE_CHECKING:
     from typing import Unpack
-
-    from .client import AsyncClient, Client
 
 T = TypeVar("T")
 
@@ -31,6 +29,18 @@ MAX_UNKNOWN_SNOOZES = 60
 UNKNOWN_KIND_TIME = 55 * 60.0
 """Seconds after a worker's first message of an unknown kind in which it makes no dead letter of this kind."""
 _MAX_UNKNOWN_KINDS = 1000
+
+
+class Sender(Protocol):
+    """A Client, or a duestream.testing.Memory."""
+
+    def send(self, queue: str, message: NewMessage) -> Receipt: ...
+
+
+class AsyncSender(Protocol):
+    """An AsyncClient, or a duestream.testing.AsyncMemory."""
+
+    async def send(self, queue: str, message: NewMessage) -> Receipt: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,10 +63,10 @@ class Kind(Generic[T]):
     unique_by: Optional[Callable[[T], Sequence[Any]]] = None
 
     @overload
-    def schedule(self, client: "Client", value: T, **options: "Unpack[Options]") -> Receipt: ...
+    def schedule(self, client: "Sender", value: T, **options: "Unpack[Options]") -> Receipt: ...
 
     @overload
-    def schedule(self, client: "AsyncClient", value: T, **options: "Unpack[Options]") -> Awaitable[Receipt]: ...
+    def schedule(self, client: "AsyncSender", value: T, **options: "Unpack[Options]") -> Awaitable[Receipt]: ...
 
     def schedule(self, client: Any, value: T, **options: "Unpack[Options]") -> Any:
         """Encodes a value, and sends it as Client.schedule does. With an AsyncClient, await the result."""
