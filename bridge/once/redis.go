@@ -44,7 +44,7 @@ type RedisConfig struct {
 	Hold time.Duration
 	// Keep is the time for which a record stays after its last change, longer than Hold, at most 10 years. If a message
 	// comes again later, its effect is repeated. So Keep must be longer than all retries, snoozes and redrives of a
-	// message take. Each record takes about 200 bytes of Redis for that time: at 100 messages a second, 12 GB in a week.
+	// message take. Each record takes about 240 bytes of Redis for that time: at 100 messages a second, 15 GB in a week.
 	// Default DefaultKeep.
 	Keep time.Duration
 	// Key is as Config.Key.
