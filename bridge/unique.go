@@ -2,6 +2,7 @@ package bridge
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -10,6 +11,17 @@ import (
 
 	"github.com/duestream/duestream/lua"
 )
+
+// Cancel cancels the scheduled message of this kind about a value, as Client.Cancel does with its UniqueID. The value
+// needs only the fields that UniqueBy returns. A message that runs, or waits for its retry, goes on: see Retries and
+// Client.CancelRunning. Errors as for Client.Cancel and UniqueID.
+func (k Kind[T]) Cancel(ctx context.Context, c *Client, value T, scopes ...Scope) error {
+	id, err := k.UniqueID(value)
+	if err != nil {
+		return err
+	}
+	return c.Cancel(ctx, k.Queue, id, scopes...)
+}
 
 // UniqueID returns the ID of the messages of this kind about a value. Client.Cancel and Client.Reschedule take this ID.
 // The error is ErrInvalid also if the kind has no UniqueBy, or if one of its values cannot be encoded as JSON.

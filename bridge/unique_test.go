@@ -95,6 +95,23 @@ func TestAUniqueMessageIsScheduledOnce(t *testing.T) {
 	redistest.Must(index.Schedule(s.ctx, s.client, order{ID: 3}, bridge.In(time.Hour)))
 }
 
+// Cancel must need only the values that say which thing the message is about, and must refuse a kind without them.
+func TestAUniqueMessageIsCancelledByItsValue(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	redistest.Must(index.Schedule(s.ctx, s.client, order{ID: 3, Total: "4"}, bridge.In(time.Hour)))
+	redistest.Must(index.Schedule(s.ctx, s.client, order{ID: 4}, bridge.In(time.Hour)))
+	check(index.Cancel(s.ctx, s.client, order{ID: 3}))
+	if err := index.Cancel(s.ctx, s.client, order{ID: 3}); !errors.Is(err, bridge.ErrNotScheduled) {
+		t.Error("a second Cancel: ", err)
+	}
+	s.wantDuplicate(order{ID: 4}, bridge.In(time.Hour))
+	err := closeOrder.Cancel(s.ctx, s.client, order{ID: 4})
+	if !errors.Is(err, bridge.ErrInvalid) || !strings.Contains(err.Error(), "has no UniqueBy") {
+		t.Error("Cancel of a kind that is not unique: ", err)
+	}
+}
+
 // A change that comes while a message about the same runs must lead to exactly one more run, after this one.
 func TestAChangeDuringARunLeadsToOneMoreRun(t *testing.T) {
 	t.Parallel()
@@ -313,9 +330,30 @@ func ExampleKind_UniqueID() {
 	}
 	id, err := IndexOrder.UniqueID(Order{ID: 42})
 	check(err)
-	fmt.Println("cancelled", id, client.Cancel(ctx, "orders", id) == nil)
+	fmt.Println(id)
 	// Output:
 	// duplicate: false
 	// duplicate: true
-	// cancelled index-order:42 true
+	// index-order:42
+}
+
+// An order that was paid in time is not closed.
+func ExampleKind_Cancel() {
+	ctx, r, prefix, end := begin()
+	defer end()
+	client, err := bridge.NewClient(bridge.ClientConfig{Redis: r, Prefix: prefix})
+	check(err)
+	type Order struct {
+		ID    int
+		Total string
+	}
+	CloseOrder := bridge.Kind[Order]{Name: "close-order", Queue: "orders",
+		UniqueBy: func(o Order) []any { return []any{o.ID} }}
+
+	_, err = CloseOrder.Schedule(ctx, client, Order{42, "9.90"}, bridge.In(30*time.Minute))
+	check(err)
+	check(CloseOrder.Cancel(ctx, client, Order{ID: 42}))
+	err = CloseOrder.Cancel(ctx, client, Order{ID: 42})
+	fmt.Println(errors.Is(err, bridge.ErrNotScheduled))
+	// Output: true
 }
