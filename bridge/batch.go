@@ -93,6 +93,15 @@ func (k *batchKind) checkWorker(slots int, handlerTimeout time.Duration) error {
 	return errors.Join(faults...)
 }
 
+// left returns the result of a delivery that has left its batch before the start. If its time was over, the result
+// explains it, because the handler was not called, and the dead letter of the last attempt shows only this text.
+func (k *batchKind) left(cause error) error {
+	if !errors.Is(cause, ErrHandlerTimeout) {
+		return cause
+	}
+	return fmt.Errorf("its batch of %s had not started: the batch age %s must be below the time limit", k.name, k.Age)
+}
+
 // workerBatches are the open batches of one worker.
 type workerBatches struct {
 	slots int // of the worker; 0 = not known
@@ -136,7 +145,7 @@ func (w *workerBatches) join(ctx context.Context, k *batchKind, delivery any) er
 	case <-ctx.Done():
 	}
 	if w.leave(b, m) {
-		return context.Cause(ctx)
+		return k.left(context.Cause(ctx))
 	}
 	select { // the batch has started: its handler decides
 	case <-m.lead:
@@ -255,7 +264,7 @@ func (b *batch) run() {
 	live := make([]*batchMember, 0, len(b.members))
 	for _, m := range b.members {
 		if m.ctx.Err() != nil {
-			m.err = context.Cause(m.ctx)
+			m.err = b.kind.left(context.Cause(m.ctx))
 			continue
 		}
 		live = append(live, m)

@@ -332,6 +332,19 @@ func TestALostDeliveryLeavesItsBatch(t *testing.T) {
 	})
 }
 
+// A message whose time limit is below the age of its batch is never handled. Its dead letter must say why.
+func TestAnAgeAboveTheTimeLimitIsExplained(t *testing.T) {
+	t.Parallel()
+	s, mux := newShop(t), &bridge.Mux{}
+	closeOrder.HandleBatch(mux, bridge.BatchConfig{Size: 2, Age: time.Minute},
+		func(context.Context, []*bridge.Delivery[order]) []error { t.Error("handled"); return nil })
+	s.work("shop", mux)
+	redistest.Must(closeOrder.Schedule(s.ctx, s.client, order{}, bridge.WithID("m"), bridge.MaxAttempts(1),
+		bridge.HandlerTimeout(50*time.Millisecond)))
+	redistest.Want(t, "letter", s.dead(1)["shop m"], `handler_timeout: handler_timeout: not done after 50ms: `+
+		`its batch of kind "close-order" had not started: the batch age 1m0s must be below the time limit`)
+}
+
 // The context of a batch must last until the last of its deliveries is cancelled, and tell why.
 func TestTheContextOfABatchLastsAsLongAsItsDeliveries(t *testing.T) {
 	t.Parallel()
