@@ -7,6 +7,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
+var errServiceGoexit = errors.New("run: a service ended its goroutine")
+
 // Run runs the services of a program at the same time, until ctx is cancelled or one of them returns, even without an
 // error. Then it stops them one after another, in their order: it cancels the context of a service when the service
 // before it has returned. It returns the errors of all services. So put senders before receivers, and the bridge last:
@@ -32,8 +34,12 @@ func Run(ctx context.Context, services ...func(context.Context) error) error {
 		own, stop := context.WithCancel(context.WithoutCancel(ctx))
 		all[i] = running{stop, make(chan error, 1)}
 		go func() {
-			all[i].returned <- service(own)
-			oneReturned()
+			err := errServiceGoexit
+			defer func() { // deferred, because nothing else runs after runtime.Goexit
+				all[i].returned <- err
+				oneReturned()
+			}()
+			err = service(own)
 		}()
 	}
 	if len(all) > 0 {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"testing"
 
@@ -60,6 +61,14 @@ func TestRunStopsAllWhenOneServiceReturns(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	redistest.Want(t, "stopped", <-s.stopped, "http")
+}
+
+// A service that ends its goroutine must count as one that returns: t.FailNow in a test ends the goroutine.
+func TestRunStopsAllWhenAServiceEndsItsGoroutine(t *testing.T) {
+	s := newStops()
+	err := Run(t.Context(), s.service("http", nil), func(context.Context) error { runtime.Goexit(); return nil })
+	redistest.Want(t, "error", fmt.Sprint(err), "run: a service ended its goroutine")
 	redistest.Want(t, "stopped", <-s.stopped, "http")
 }
 
