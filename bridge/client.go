@@ -119,6 +119,17 @@ type Result = producer.Result
 // Option sets one field of the message that Schedule sends. For a message with all its fields use Client.Send.
 type Option func(*NewMessage)
 
+// apply sets the fields of a message. A nil option makes the message invalid.
+func apply(m *NewMessage, options []Option) {
+	for _, set := range options {
+		if set == nil {
+			m.Refuse("option", "nil", "must be an Option")
+			continue
+		}
+		set(m)
+	}
+}
+
 // In makes the message due d after the server stores it: 0 (the default: now) to ten years, in whole milliseconds.
 func In(d time.Duration) Option { return func(m *NewMessage) { m.Delay = d } }
 
@@ -283,9 +294,7 @@ func (c *Client) Send(ctx context.Context, queue string, m NewMessage) (Receipt,
 // Schedule is Send for a message that is given as a payload and options. Each Option sets one field of a NewMessage.
 func (c *Client) Schedule(ctx context.Context, queue string, payload []byte, options ...Option) (Receipt, error) {
 	m := NewMessage{Payload: payload}
-	for _, set := range options {
-		set(&m)
-	}
+	apply(&m, options)
 	return c.Send(ctx, queue, m)
 }
 

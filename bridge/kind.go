@@ -136,9 +136,7 @@ func (k Kind[T]) Message(value T, options ...Option) (NewMessage, error) {
 		return NewMessage{}, lua.Faults("kind", fault)
 	}
 	m := NewMessage{Payload: payload}
-	for _, set := range options {
-		set(&m)
-	}
+	apply(&m, options)
 	if own, ok := m.Headers[KindHeader]; ok {
 		return NewMessage{}, lua.Faults("kind", lua.Invalid("header "+KindHeader, own, "is set by the kind alone"))
 	}

@@ -410,11 +410,16 @@ func TestOptionsRefuseValuesThatMeanNothing(t *testing.T) {
 		`max snoozes "0"`: bridge.MaxSnoozes(0), `max crashes "0"`: bridge.MaxCrashes(0), `key ""`: bridge.Key(""),
 		`expires "zero time"`:      bridge.ExpiresAt(time.Time{}),
 		`header kind "close-shop"`: bridge.Header("kind", "close-shop"),
+		`option "nil"`:             nil,
 	} {
 		_, err := closeOrder.Schedule(t.Context(), client, order{ID: 1}, option)
 		if !errors.Is(err, bridge.ErrInvalid) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", want, err)
 		}
+	}
+	_, err = client.Schedule(t.Context(), "orders", nil, nil)
+	if !errors.Is(err, bridge.ErrInvalid) || !strings.Contains(err.Error(), `option "nil": must be an Option`) {
+		t.Error("Schedule with a nil option: ", err)
 	}
 	_, err = client.Reschedule(t.Context(), "orders", "m-1", bridge.At(time.Time{}))
 	if !errors.Is(err, bridge.ErrInvalid) || !strings.Contains(err.Error(), `at "zero time"`) {
