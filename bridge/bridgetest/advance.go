@@ -23,6 +23,10 @@ const mostTimes = 100_000
 // mostPasses bounds the passes of the bridge at one time.
 const mostPasses = 100_000
 
+// mostInChain bounds the looks at one time that find no unread message although messages were handled since the look
+// before. While many messages are ready, there are few such looks. There are many if each message leads to the next.
+const mostInChain = 10_000
+
 // Advance moves the clock forward by d, and everything that falls due in this time happens, in the order of its time:
 // messages are delivered, failed ones are retried, recurrences are planned, and abandoned deliveries are reclaimed. The
 // clock stands still while a handler runs. Advance returns when the clock has moved by d, and nothing is left to do at
@@ -30,14 +34,16 @@ const mostPasses = 100_000
 //
 // It fails the test if d is negative, if a handler or a worker makes no progress for Config.Patience, if a message is
 // handled more than 1,000 times at one time, or if another Advance runs, for example because a handler calls it. It
-// takes some milliseconds for each time at which something is due, and fails the test after 100,000 such times.
+// takes some milliseconds for each time at which something is due, and fails the test after 100,000 such times. It also
+// fails the test if some 10,000 messages follow one another at one time, for example because each handler schedules a
+// message that is due at once.
 func (k *Kit) Advance(d time.Duration) {
 	k.t.Helper()
 	if d < 0 {
 		k.t.Fatalf("bridgetest: advance by %s: must not be negative, because the clock of a server does not run backwards", d)
 		return
 	}
-	k.advanceTo(k.Now().Add(ceilMillis(d)))
+	k.advanceTo(ceilTime(k.Now().Add(d)))
 }
 
 // AdvanceTo is Advance up to a time, rounded up to whole milliseconds. It must not be before Now.
@@ -48,7 +54,7 @@ func (k *Kit) AdvanceTo(t time.Time) {
 			now.Format(time.RFC3339Nano))
 		return
 	}
-	k.advanceTo(k.Now().Add(ceilMillis(t.Sub(k.Now()))))
+	k.advanceTo(ceilTime(t))
 }
 
 func (k *Kit) advanceTo(t time.Time) {
@@ -105,9 +111,10 @@ func (k *Kit) settle() (*state, error) {
 	quiet := time.Now() // real time at which the bridge or a handler last did something
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	chain, settled := 0, k.settlements.count()
 	for passes := 0; ; passes++ {
 		if passes == mostPasses {
-			return nil, errors.New("the bridge has something to do at this time without end")
+			return nil, fmt.Errorf("the bridge has something to do at this time without end%s", k.settlements.lastOne())
 		}
 		if err := k.ctx.Err(); err != nil {
 			return nil, errors.New("the test has ended")
@@ -119,6 +126,13 @@ func (k *Kit) settle() (*state, error) {
 		state, err := k.bridge.look(k.ctx)
 		if err != nil {
 			return nil, err
+		}
+		if n := k.settlements.count(); n > settled && k.unread(state) == "" {
+			chain, settled = chain+1, n
+		}
+		if chain == k.mostInChain {
+			return nil, fmt.Errorf("messages follow one another without end at this time%s: does its handler schedule a "+
+				"message that is due at once?", k.settlements.lastOne())
 		}
 		changed, err := k.bridge.pass(k.ctx, state)
 		if err != nil {
@@ -174,6 +188,18 @@ func (k *Kit) awaitActivity(timer *time.Timer) {
 
 // obstacle returns the reason why workers still have work at the present time; "" if they have none.
 func (k *Kit) obstacle(s *state) string {
+	if text := k.unread(s); text != "" {
+		return text
+	}
+	// Handlers that wait in an open batch hold their messages until the clock moves.
+	if held := k.heldByWorkers(s); len(held) > k.clock.waits() {
+		return fmt.Sprintf("workers hold %d messages", len(held))
+	}
+	return k.missingGroup(s)
+}
+
+// unread names messages that are ready, and that a worker has to read at the present time; "" if there are none.
+func (k *Kit) unread(s *state) string {
 	for _, p := range s.partitions {
 		for _, g := range p.groups {
 			if p.hasEntry && !p.areWorkersHeld && g.Last.Compare(p.lastID) < 0 && k.isServed(p, g.Name) {
@@ -181,11 +207,7 @@ func (k *Kit) obstacle(s *state) string {
 			}
 		}
 	}
-	// Handlers that wait in an open batch hold their messages until the clock moves.
-	if held := k.heldByWorkers(s); len(held) > k.clock.waits() {
-		return fmt.Sprintf("workers hold %d messages", len(held))
-	}
-	return k.missingGroup(s)
+	return ""
 }
 
 // endedWorker returns an error if a worker has ended before the test.

@@ -25,6 +25,14 @@ type kitTimer struct {
 	call func()
 }
 
+// ceilTime rounds a time up to whole milliseconds.
+func ceilTime(t time.Time) time.Time {
+	if whole := t.Truncate(time.Millisecond); whole.Before(t) {
+		return whole.Add(time.Millisecond)
+	}
+	return t
+}
+
 // order puts two goroutines into an order for the memory model of Go: everything before the first call of order happens
 // before everything after the second call. The server puts the test and a handler into this order, but the race
 // detector does not see the server.
@@ -42,11 +50,11 @@ func (c *kitClock) Now() time.Time {
 	return c.time
 }
 
-// AfterFunc implements clock.Clock.
+// AfterFunc implements clock.Clock. The clock has whole milliseconds, so it rounds d up.
 func (c *kitClock) AfterFunc(d time.Duration, f func()) (stop func() bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	timer := &kitTimer{c.time.Add(d), f}
+	timer := &kitTimer{ceilTime(c.time.Add(d)), f}
 	c.timers[timer] = true
 	return func() bool {
 		c.mu.Lock()

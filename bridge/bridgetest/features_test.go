@@ -255,6 +255,23 @@ func TestABatchWaitsForItsAge(t *testing.T) {
 	})
 }
 
+// The clock has whole milliseconds. A batch whose age has a part of one must start all the same.
+func TestAnAgeOfPartsOfAMillisecond(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, Config{InProcess: true})
+	r.mostTimes = 10
+	mux := &bridge.Mux{}
+	closeOrder.HandleBatch(mux, bridge.BatchConfig{Size: 3, Age: 1500 * time.Microsecond},
+		func(_ context.Context, all []*bridge.Delivery[order]) []error {
+			r.note("%d", len(all))
+			return make([]error, len(all))
+		})
+	r.Work(mux, "shop")
+	redistest.Must(closeOrder.Schedule(r.Context(), r.Client(), order{1}, bridge.In(time.Second)))
+	r.Advance(time.Minute)
+	r.want("1.002s 1")
+}
+
 // A consumer in another language reads a message and dies.
 func TestAnAbandonedMessageIsDeliveredAgainAfterTheVisibilityTimeout(t *testing.T) {
 	feature(t, func(r *rig) {

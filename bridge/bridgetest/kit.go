@@ -86,11 +86,12 @@ type Kit struct {
 
 	settlements *settlements
 
-	mostTimes int
-	advancing atomic.Bool
-	passing   sync.Mutex // held during a pass of the bridge
-	workers   []*startedWorker
-	running   sync.WaitGroup
+	mostTimes   int
+	mostInChain int
+	advancing   atomic.Bool
+	passing     sync.Mutex // held during a pass of the bridge
+	workers     []*startedWorker
+	running     sync.WaitGroup
 }
 
 // New returns a Kit with the zero Config. It ends with the test.
@@ -118,7 +119,7 @@ func open(t TB, cfg Config) (k *Kit, err error) {
 	k = &Kit{
 		t: t, cfg: cfg, prefix: fmt.Sprintf("bridgetest-%016x", rand.Uint64()),
 		clock: newKitClock(), activity: newActivity(), readers: newReaders(), settlements: newSettlements(),
-		mostTimes: mostTimes,
+		mostTimes: mostTimes, mostInChain: mostInChain,
 	}
 	k.ctx, k.stop = context.WithCancel(context.Background())
 	if k.server, err = openServer(k.ctx, cfg); err != nil {

@@ -3,7 +3,9 @@ package bridgetest_test
 import (
 	"context"
 	"errors"
+	"math"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/duestream/duestream/bridge"
@@ -34,6 +36,12 @@ func TestTimeDoesNotRunBackwards(t *testing.T) {
 	}).want("must not be before the time of the kit")
 	fail(t, func(t *failing) { bridgetest.New(t).AdvanceTo(time.Date(2300, 1, 1, 0, 0, 0, 0, time.UTC)) }).
 		want("must be between 2001-09-09 and 2286-11-20")
+	fail(t, func(t *failing) {
+		start := time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
+		bridgetest.NewWith(t, bridgetest.Config{Start: start}).Advance(math.MaxInt64)
+	}).want(`"2318-06-10T23:47:16Z": must be between 2001-09-09 and 2286-11-20`)
+	fail(t, func(t *failing) { bridgetest.New(t).AdvanceTo(time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)) }).
+		want(`"9999-01-01T00:00:00Z": must be between 2001-09-09 and 2286-11-20`)
 }
 
 func TestAConfigurationIsChecked(t *testing.T) {
@@ -145,6 +153,21 @@ func TestDeliverFailsForAFaultyMux(t *testing.T) {
 	}).want("cannot be encoded")
 }
 
+func TestDeliverDoesNotWaitForABatch(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		mux, began, failure := &bridge.Mux{}, time.Now(), errors.New("no database")
+		CloseOrder.HandleBatch(mux, bridge.BatchConfig{Size: 10, Age: time.Minute},
+			func(context.Context, []*bridge.Delivery[Order]) []error { return []error{failure} })
+		if got := bridgetest.Deliver(t, mux, CloseOrder, Order{ID: 2}); got.Err != failure {
+			t.Errorf("the outcome of a batch: %v", got)
+		}
+		if waited := time.Since(began); waited > 0 {
+			t.Errorf("the batch waited for %s", waited)
+		}
+	})
+}
+
 func TestDeliverDoesWhatAWorkerDoes(t *testing.T) {
 	t.Parallel()
 	failure := errors.New("no database")
@@ -161,6 +184,13 @@ func TestDeliverDoesWhatAWorkerDoes(t *testing.T) {
 			t.Errorf("%d: %s, want %s", id, got.Action, want)
 		}
 	}
+	unique := CloseOrder
+	unique.UniqueBy = func(o Order) []any { return []any{o.ID} }
+	bridgetest.Deliver(t, mux, unique, Order{ID: 1}, func(m *bridge.Message) {
+		if id := "close-order:1"; m.ID != id || m.Extra["key"] != id {
+			t.Errorf("a unique message has ID %q and key %q", m.ID, m.Extra["key"])
+		}
+	})
 	other := bridge.Kind[string]{Name: CloseOrder.Name, Queue: CloseOrder.Queue}
 	if got := bridgetest.Deliver(t, mux, other, "no order"); got.Action != bridge.ActionDeadLetter {
 		t.Errorf("a payload that does not fit: %s", got.Action)

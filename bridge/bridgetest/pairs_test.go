@@ -37,6 +37,23 @@ func TestAdvanceEndsAfterManyTimes(t *testing.T) {
 	}
 }
 
+// A chain of messages that are due at once must end with an error that names the last of them.
+func TestAdvanceEndsAChainOfMessages(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, Config{InProcess: true})
+	r.mostInChain = 20
+	r.work("q", "g", func(*bridge.Message) error {
+		_, err := r.Client().Schedule(r.Context(), "q", nil)
+		return err
+	})
+	r.send("q", "first")
+	err := r.step(r.Now())
+	want := "messages follow one another without end at this time, in the last place message "
+	if err == nil || !strings.Contains(err.Error(), want) {
+		t.Error(err)
+	}
+}
+
 // The program under test makes its worker itself, and stops it. Advance waits for the worker while it runs.
 func TestAWorkerOfTheProgramIsWaitedFor(t *testing.T) {
 	feature(t, func(r *rig) {

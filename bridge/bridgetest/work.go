@@ -112,8 +112,10 @@ type settlements struct {
 	mu     sync.Mutex
 	at     map[string]int // queue, group and ID → settlements since the clock was set
 	last   time.Time      // real time of the last one
-	most   int            // the greatest number in at
-	mostOf string         // describes its message
+	lastOf *bridge.Message
+	all    int
+	most   int    // the greatest number in at
+	mostOf string // describes its message
 }
 
 func newSettlements() *settlements { return &settlements{at: map[string]int{}} }
@@ -131,7 +133,8 @@ func (s *settlements) watch(next func(*bridge.Message, bridge.Settlement)) func(
 func (s *settlements) note(m *bridge.Message) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.last = time.Now()
+	s.last, s.lastOf = time.Now(), m
+	s.all++
 	key := m.Queue + "\x00" + m.Group + "\x00" + m.ID
 	s.at[key]++
 	if s.at[key] > s.most {
@@ -152,6 +155,23 @@ func (s *settlements) lastTime() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.last
+}
+
+// count returns the number of settlements since the kit was made.
+func (s *settlements) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.all
+}
+
+// lastOne says which message was settled last; "" if there was none.
+func (s *settlements) lastOne() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.lastOf == nil {
+		return ""
+	}
+	return ", in the last place " + describe(s.lastOf)
 }
 
 // mostRuns bounds the deliveries of one message to a group while the clock stands still.
