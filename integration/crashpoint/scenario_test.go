@@ -514,7 +514,7 @@ func exits() []scenario {
 			s.send(item("kept", "+0"))
 			held := s.hold("a", "c1")
 			s.do("XCLAIM", s.k.Stream, "a", lua.ReclaimConsumer, "0", held["kept"].Entry, "JUSTID")
-			s.owed[address{"a", "kept"}] = debt{delivered, delivered, interruptedMost}
+			s.owe("a", "kept", delivered, delivered)
 			return s.reclaims(attempts, time.Hour)
 		}},
 		{script: "reclaim", state: "leases that ended", prepare: func(s *scene) func(rueidis.Client) error {

@@ -57,6 +57,23 @@ func (s *scene) noted() (step, bool) {
 	return at, true
 }
 
+// compareBounds notes which bounds of attempts a scenario has reached.
+func (s *seen) compareBounds(sc scenario, in *scene) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for at, d := range in.owed {
+		name := fmt.Sprintf("%s: %s: %s", sc.script, sc.state, at)
+		switch {
+		case d.most == 0 || s.tight[name]:
+		case in.top[at] >= d.most:
+			s.tight[name] = true
+			delete(s.loose, name)
+		default:
+			s.loose[name] = d.most
+		}
+	}
+}
+
 // refusedIn returns the file with the command that was refused in a script, or "" if none was refused.
 func (s *scene) refusedIn(script string) string {
 	m := s.do("GET", s.note)
@@ -73,7 +90,8 @@ func (s *scene) refusedIn(script string) string {
 func TestEveryScriptStepFails(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)
-	seen := &seen{reached: map[string]map[int]bool{}, relied: map[string]bool{}}
+	seen := &seen{reached: map[string]map[int]bool{}, relied: map[string]bool{}, loose: map[string]int{},
+		tight: map[string]bool{}}
 	work := make(chan scenario)
 	var hands sync.WaitGroup
 	for range failsAtOnce {
@@ -107,6 +125,9 @@ func TestEveryScriptStepFails(t *testing.T) {
 			t.Errorf("reliedOn has an entry that no refusal needed: %s (%s)", name, why)
 		}
 	}
+	for name, most := range seen.loose {
+		t.Errorf("%s: no refusal led to attempt %d, so the bound of the scenario is too high", name, most)
+	}
 }
 
 // keepHistories are the scripts whose scenarios keep a history: those that read data for it, and not only write at
@@ -121,6 +142,8 @@ type seen struct {
 	mu      sync.Mutex
 	reached map[string]map[int]bool // script → numbers of its sites
 	relied  map[string]bool         // used keys of reliedOn
+	loose   map[string]int          // scenario and message with a debt.most that no attempt has reached → debt.most
+	tight   map[string]bool         // scenario and message with a debt.most that an attempt has reached
 }
 
 func (s *seen) reach(script string, site int) {
@@ -161,7 +184,8 @@ func failAt(t *testing.T, s *scene, sc scenario, n int, repeated, clean bool, se
 		s.do("DEL", s.k.Payload, s.k.Meta)
 	}
 	if clean && at.clean && err != nil && s.snapshot() != before {
-		t.Errorf("%s: refused before the first write, and yet something changed:\n%s\nbefore:\n%s", what, s.snapshot(), before)
+		t.Errorf("%s: refused before the first write, and yet something changed:\n%s\nbefore:\n%s", what, s.snapshot(),
+			before)
 	}
 	if err != nil && repeated {
 		err = call(s.c)
@@ -176,6 +200,7 @@ func failAt(t *testing.T, s *scene, sc scenario, n int, repeated, clean bool, se
 		sc.mend(s)
 	}
 	s.settle()
+	seen.compareBounds(sc, s)
 	debts, left := s.broken(err == nil)
 	if sc.single && at.how == "pcall" {
 		for to, n := range s.got {
