@@ -422,3 +422,16 @@ def test_policies() -> None:
 def test_refuses_configurations(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidError):
         Worker(group=options.pop("group", "g"), **options)
+
+
+def test_a_fault_of_the_worker_ends_it(server: Server, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise ZeroDivisionError
+
+    worker = Worker(server.url, group="g", queues=["q"], handler=lambda _: None)
+    monkeypatch.setattr(worker, "_settle_some", fail)
+    running = Running(worker)
+    client.schedule("q")
+    eventually(lambda: running.error)
+    assert isinstance(running.error, ZeroDivisionError)
+    running.stop()

@@ -5,7 +5,7 @@ import asyncio
 import time
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Any, Optional, TypeVar
+from typing import Any, Optional, TypeVar, Unpack
 
 import redis
 import redis.asyncio
@@ -18,11 +18,6 @@ from .message import NewMessage, Options, Receipt, Result
 from .producer import Producer
 from .recurrence import Recurrence
 from .wire import CALL_TIMEOUT, Request, Sleep, Steps
-
-try:
-    from typing import Unpack
-except ImportError:  # before Python 3.11
-    from typing_extensions import Unpack
 
 T = TypeVar("T")
 

@@ -9,15 +9,12 @@ import inspect
 import json
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Optional, Protocol, TypeVar, overload
+from typing import Any, Generic, Optional, Protocol, TypeVar, Unpack, overload
 
 from . import limits
 from .delivery import DeadLetter, Handler, Message, Release, RetryAfter, Snooze
 from .errors import InvalidError
 from .message import NewMessage, Options, Receipt
-
-if TYPE_CHECKING:
-    from typing import Unpack
 
 T = TypeVar("T")
 
@@ -63,16 +60,16 @@ class Kind(Generic[T]):
     unique_by: Optional[Callable[[T], Sequence[Any]]] = None
 
     @overload
-    def schedule(self, client: "Sender", value: T, **options: "Unpack[Options]") -> Receipt: ...
+    def schedule(self, client: Sender, value: T, **options: Unpack[Options]) -> Receipt: ...
 
     @overload
-    def schedule(self, client: "AsyncSender", value: T, **options: "Unpack[Options]") -> Awaitable[Receipt]: ...
+    def schedule(self, client: AsyncSender, value: T, **options: Unpack[Options]) -> Awaitable[Receipt]: ...
 
-    def schedule(self, client: Any, value: T, **options: "Unpack[Options]") -> Any:
+    def schedule(self, client: Any, value: T, **options: Unpack[Options]) -> Any:
         """Encodes a value, and sends it as Client.schedule does. With an AsyncClient, await the result."""
         return client.send(self.queue, self.message(value, **options))
 
-    def message(self, value: T, **options: "Unpack[Options]") -> NewMessage:
+    def message(self, value: T, **options: Unpack[Options]) -> NewMessage:
         """Returns the message that schedule sends, for Client.send_batch with the queue of the kind."""
         self.check()
         headers = dict(options.get("headers", {}))

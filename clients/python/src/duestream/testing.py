@@ -15,7 +15,7 @@ import dataclasses
 import inspect
 from collections.abc import Iterable
 from datetime import datetime, timezone
-from typing import Optional, Union
+from typing import Optional, Union, Unpack
 
 from . import limits
 from .delivery import Handler, Message, Settlement, outcome_of
@@ -24,11 +24,6 @@ from .kind import Mux
 from .limits import Duration
 from .message import NewMessage, Options, Receipt, Result, new_id
 from .policy import Policy
-
-try:
-    from typing import Unpack
-except ImportError:  # before Python 3.11
-    from typing_extensions import Unpack
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import inspect
 import logging
@@ -53,7 +54,6 @@ class _Queue:
     name: str
     counts: Counts
     policy: Policy = Policy()
-    looked: float = 0.0  # when the worker last asked whether it is paused
 
 
 @dataclasses.dataclass(eq=False)
@@ -79,6 +79,7 @@ class _Delivery:
     raw_id: bytes
     extended: float  # a time before the server last restarted its visibility timeout
     foreign: bool = False
+    handler: Optional[Handler] = None
     task: Optional["asyncio.Task[None]"] = None  # None: its handler has not begun
     timer: Optional[asyncio.TimerHandle] = None
     timeout: float = 0.0
@@ -136,6 +137,7 @@ class Worker:
         self._waiting: deque[_Delivery] = deque()  # read, and no place is free yet
         self._running = 0  # places in use
         self._step = concurrency  # entries of the next read
+        self._looked = 0.0  # when the worker last asked whether it is paused
         self._cut_off = False  # a stop interrupted a read, and the server may still execute it
         self._unsettled: list[_Delivery] = []
         self._threads = DaemonThreads("duestream handler")
@@ -152,7 +154,8 @@ class Worker:
         """Makes the worker end: it reads nothing more, and finishes what it has begun. Any thread may call it."""
         self._stop_asked.set()
         if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._stopping.set)
+            with contextlib.suppress(RuntimeError):  # the worker has ended
+                self._loop.call_soon_threadsafe(self._stopping.set)
 
     async def _serve_until_signal(self) -> None:
         if threading.current_thread() is threading.main_thread():
@@ -175,16 +178,23 @@ class Worker:
         if self._stop_asked.is_set():
             self._stopping.set()
         self._driver = AsyncDriver(self._url, _BLOCK_MS / 1000 + CALL_TIMEOUT)
+        main = asyncio.create_task(self._read_and_end())
         loops = [asyncio.create_task(loop()) for loop in (self._extend_loop, self._settle_loop, self._watch_loop)]
         try:
-            await self._read_loop()
-            await self._end()
+            # The loops run for ever. One that ends has a fault, and without it the worker must not go on.
+            done, _ = await asyncio.wait([main, *loops], return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
         finally:
-            for task in [*loops, *(d.task for part in self._parts.values() for d in part.held.values() if d.task)]:
+            for task in [main, *loops, *(d.task for d in self._all_held() if d.task)]:
                 task.cancel()
-            await asyncio.gather(*loops, return_exceptions=True)
+            await asyncio.gather(main, *loops, return_exceptions=True)
             self._threads.close()
             await self._driver.close()
+
+    async def _read_and_end(self) -> None:
+        await self._read_loop()
+        await self._end()
 
     async def _end(self) -> None:
         """Waits for handlers, settles their messages, and leaves the group."""
@@ -315,12 +325,11 @@ class Worker:
 
     async def _paused(self) -> set[_Queue]:
         """Returns the queues whose workers are paused. It looks at most once a second."""
-        now = time.monotonic()
-        for queue in self._queues:
-            if now - queue.looked >= _PAUSE_LOOK:
-                queue.looked = now
-                policy = Partition(self._prefix, queue.name).key("policy")
-                (held,) = await self._ask(ask(("HGET", policy, "held_workers")))
+        if time.monotonic() - self._looked >= _PAUSE_LOOK:
+            self._looked = time.monotonic()
+            policies = [Partition(self._prefix, queue.name).key("policy") for queue in self._queues]
+            replies = await self._ask(ask(*(("HGET", policy, "held_workers") for policy in policies)))
+            for queue, held in zip(self._queues, replies):
                 queue.policy = dataclasses.replace(queue.policy, held_workers=text_of(held) == "1")
         return {queue for queue in self._queues if queue.policy.held_workers}
 
@@ -382,15 +391,16 @@ class Worker:
         while self._waiting and self._running < self._concurrency:
             delivery = self._waiting.popleft()
             self._running += 1
+            delivery.handler = self._handler if self._mux is None else self._mux.handler_of(delivery.message)
             delivery.task = asyncio.create_task(self._handle(delivery))
 
     async def _handle(self, delivery: _Delivery) -> None:
-        message = delivery.message
+        message, handler = delivery.message, delivery.handler
+        assert handler is not None
         self._set_timeout(delivery)
         error: Optional[BaseException] = None
         try:
-            handler = self._handler or (self._mux or Mux()).handler_of(message)
-            if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None)):
+            if _is_coroutine(handler):
                 await handler(message)
             else:
                 # A thread cannot be ended. So the task waits for it, also when the handler is told to stop.
@@ -436,12 +446,8 @@ class Worker:
             if delivery in self._waiting:
                 self._waiting.remove(delivery)
                 self._finish(delivery, cause)
-        elif first and not delivery.ended and self._is_coroutine(delivery.message):
+        elif first and not delivery.ended and _is_coroutine(delivery.handler):
             delivery.task.cancel()
-
-    def _is_coroutine(self, message: Message) -> bool:
-        handler = self._handler or (self._mux or Mux()).handler_of(message)
-        return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None))
 
     def _set_timeout(self, delivery: _Delivery) -> None:
         own = delivery.message.extra.get("handler_timeout_ms", "")
@@ -645,6 +651,11 @@ def _queue_names(queues: Sequence[str], mux: Optional[Mux]) -> list[str]:
         if name not in names:
             raise InvalidError("queues", name, "has a kind in the mux, and must be among the queues")
     return names
+
+
+def _is_coroutine(handler: Optional[Handler]) -> bool:
+    """Reports whether a handler is a coroutine function, or an object whose call is one."""
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None))
 
 
 def _keeps_result(delivery: _Delivery) -> bool:
