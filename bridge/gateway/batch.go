@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"io"
 	"mime"
@@ -21,6 +22,9 @@ const (
 	maxLines      = 500      // lines that are scheduled together
 	maxArrayBytes = 16 << 20 // of a JSON array, which is read whole before its messages are scheduled
 	maxItems      = 10_000   // of an array
+
+	// fewElements is the longest line, in bytes, that is decoded without counting its headers and delays before.
+	fewElements = 16 << 10
 
 	blankLines     = 1000 // empty lines that every stream may hold
 	blankPerLine   = 10   // further empty lines for each line with a message
@@ -214,6 +218,11 @@ func (b *batch) add(c *call, number int, text []byte, tooLong bool) {
 
 // parseLine reads an object of a batch.
 func parseLine(text []byte) (bridge.NewMessage, error) {
+	if len(text) > fewElements && json.Valid(text) { // else Parse says why not
+		if err := checkElements(text, newMessageElements()); err != nil {
+			return bridge.NewMessage{}, err
+		}
+	}
 	l, err := message.Parse(text)
 	switch {
 	case errors.Is(err, message.ErrNotObject), errors.Is(err, message.ErrNotUTF8):

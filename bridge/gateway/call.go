@@ -198,6 +198,13 @@ func (p *perToken) add(token string, n int) (over bool) {
 	return count > max(1, p.limit) || p.totalLimit > 0 && p.total > p.totalLimit
 }
 
+// count returns a token's count.
+func (p *perToken) count(token string) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.counts[token]
+}
+
 // isFull reports whether a token has reached its limit.
 func (p *perToken) isFull(token string) bool {
 	p.mu.Lock()
@@ -240,6 +247,14 @@ func (g *Gateway) answer(one route, w *reply, r *http.Request) {
 	if err != nil {
 		w.failed(c, err)
 		return
+	}
+	if one.readsPayloads {
+		end, err := c.beginRead()
+		if err != nil {
+			w.failed(c, err)
+			return
+		}
+		defer end()
 	}
 	status, body, err := one.handler(c)
 	if one.audit {

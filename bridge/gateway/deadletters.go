@@ -48,10 +48,13 @@ func listLetters(c *call) (int, any, error) {
 	if f.Limit == 0 {
 		f.Limit = defaultLimit
 	}
-	list := []admin.Letter{}
+	list, bytes := []admin.Letter{}, 0
 	for letter, err := range c.op.DeadLetters().List(c.Ctx, c.queue, f) {
 		if err != nil {
 			return 0, nil, err
+		}
+		if bytes += len(letter.Payload); bytes > maxAnswered && len(list) > 0 {
+			return http.StatusOK, map[string]any{"letters": list, "more": true}, nil
 		}
 		list = append(list, letter)
 	}

@@ -40,10 +40,17 @@ func newElements() *elements {
 	}}
 }
 
+// newMessageElements returns the counts of a message or a recurrence.
+func newMessageElements() *elements {
+	return &elements{inside: []*elements{
+		{key: "headers", field: "headers", most: lua.MaxHeaders, rule: "must be at most %d"},
+		{key: "retry_delays_ms", field: "retry_delays_ms", most: lua.MaxDelays, rule: "must be at most %d numbers"},
+	}}
+}
+
 // checkElements returns an error that names each field of a body with too many elements. The body must be valid JSON.
 // checkElements allocates no memory for an element, unless its key has an escape.
-func checkElements(body []byte) error {
-	counts := newElements()
+func checkElements(body []byte, counts *elements) error {
 	w := walker{text: body}
 	w.value(counts)
 	return counts.check()

@@ -155,3 +155,40 @@ func TestNamedQueuesAreCheckedTogether(t *testing.T) {
 	r.do("POST", "/v1/act", `{"action":"cancel","hits":[`+times(1_000_000, "{}")+`]}`, jsonBody).
 		refused(http.StatusUnprocessableEntity, typeInvalid).has(`"field":"hits"`).has("1000000").has("10000 hits")
 }
+
+// A message, and a recurrence, with a million headers or delays is refused before they are decoded. A batch of 16 MiB
+// with eight million delays took three gigabytes. This test does not run in parallel, because it measures the memory of
+// the process.
+func TestElementsOfAMessageAreCountedBeforeTheyAreDecoded(t *testing.T) {
+	const million = 1_000_000
+	line := func(text []byte) error { _, err := parseLine(text); return err }
+	recurrence := func(text []byte) error { _, err := parseRecurrence(text); return err }
+	for _, one := range []struct {
+		parse             func(text []byte) error
+		field, rule, body string
+	}{
+		{line, "headers", "must be at most 64", `{"headers":{` + headers(million) + `}}`},
+		{line, "retry_delays_ms", "must be at most 100 numbers", `{"retry_delays_ms":[` + times(million, "1") + `]}`},
+		{recurrence, "headers", "must be at most 64", `{"headers":{` + headers(million) + `}}`},
+	} {
+		text := []byte(one.body)
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		err := one.parse(text)
+		runtime.ReadMemStats(&after)
+		var invalid *bridge.InvalidError
+		if !errors.As(err, &invalid) {
+			t.Errorf("%.30s: %v", text, err)
+			continue
+		}
+		redistest.Want(t, "field", invalid.Field, one.field)
+		redistest.Want(t, one.field, invalid.Rule, one.rule)
+		if used := after.TotalAlloc - before.TotalAlloc; used > 4<<20 {
+			t.Errorf("%.30s: the refusal of %d bytes allocated %d", text, len(text), used)
+		}
+	}
+	large := `{"payload":{"headers":{` + headers(1000) + `}},"headers":{` + headers(lua.MaxHeaders) +
+		`},"retry_delays_ms":[` + times(lua.MaxDelays, "1000000") + `],"id":"` + strings.Repeat("i", fewElements) + `"}`
+	m := redistest.Must(parseLine([]byte(large)))
+	redistest.Want(t, "headers of a large message", len(m.Headers), lua.MaxHeaders)
+}

@@ -79,6 +79,8 @@ type Gateway struct {
 	longRuns perToken      // operations that look at whole queues
 	results  perToken      // waits for results
 	answers  perToken      // answers that are being written
+	reads    readers       // requests that read payloads
+	unread   perToken      // bytes of large answers that are being written
 	busy     atomic.Int64  // requests in progress that do not wait for their caller or for a message
 	waiting  perToken      // callers that wait for a message or listen to events
 	polls    chan struct{} // holds one for each caller that waits for a message or listens to events
@@ -140,6 +142,8 @@ func New(cfg Config) (*Gateway, error) {
 		return nil, err
 	}
 	g := &Gateway{cfg: cfg, client: client, op: op, log: cfg.Logger, puller: puller,
+		reads:    readers{most: maxReads, waiters: cfg.MaxRequests / 4},
+		unread:   perToken{limit: maxUnread},
 		polls:    make(chan struct{}, cfg.MaxPolls),
 		bodies:   perToken{limit: cfg.MaxRequests / 4},
 		bytes:    perToken{limit: max(cfg.MaxRequests/4*bytesPerBody, minTokenBytes)},

@@ -147,9 +147,35 @@ func peek(c *call) (int, any, error) {
 	if err := c.op.CheckKnown(c.Ctx, c.queue); err != nil {
 		return 0, nil, err
 	}
-	p, err := c.op.Peek(c.Ctx, c.queue, int(n), payloads)
-	next := append([]admin.Due{}, p.Next...)
-	return http.StatusOK, map[string]any{"at": p.At, "total": p.Total, "held": p.Held, "next": next}, err
+	p, err := c.op.Peek(c.Ctx, c.queue, int(n), false)
+	if err != nil {
+		return 0, nil, err
+	}
+	isPart := false
+	if payloads {
+		found := len(p.Next)
+		fitting := fitting(p.Next)
+		if p, err = c.op.Peek(c.Ctx, c.queue, fitting, true); err != nil {
+			return 0, nil, err
+		}
+		isPart = fitting < found
+	}
+	answer := map[string]any{"at": p.At, "total": p.Total, "held": p.Held, "next": append([]admin.Due{}, p.Next...)}
+	if isPart {
+		answer["more"] = true
+	}
+	return http.StatusOK, answer, nil
+}
+
+// fitting returns how many of the first members have at most maxAnswered bytes of payloads together, but at least one.
+func fitting(list []admin.Due) int {
+	bytes := int64(0)
+	for i, d := range list {
+		if bytes += d.Bytes; bytes > maxAnswered && i > 0 {
+			return i
+		}
+	}
+	return max(1, len(list))
 }
 
 func pending(c *call) (int, any, error) {

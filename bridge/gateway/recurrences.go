@@ -51,11 +51,8 @@ func putRecurrence(c *call) (int, any, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	if text = bytes.TrimSpace(text); !bytes.HasPrefix(text, []byte("{")) || !json.Valid(text) {
-		return 0, nil, malformed("the body is not a JSON object")
-	}
-	var r bridge.Recurrence
-	if err := r.UnmarshalJSON(text); err != nil {
+	r, err := parseRecurrence(text)
+	if err != nil {
 		return 0, nil, err
 	}
 	if r.Queue != "" && r.Queue != c.queue {
@@ -77,6 +74,17 @@ func putRecurrence(c *call) (int, any, error) {
 		status = http.StatusCreated
 	}
 	return status, body, err
+}
+
+func parseRecurrence(text []byte) (r bridge.Recurrence, err error) {
+	if text = bytes.TrimSpace(text); !bytes.HasPrefix(text, []byte("{")) || !json.Valid(text) {
+		return r, malformed("the body is not a JSON object")
+	}
+	if err := checkElements(text, newMessageElements()); err != nil {
+		return r, err
+	}
+	err = r.UnmarshalJSON(text)
+	return r, err
 }
 
 func removeRecurrence(c *call) (int, any, error) {

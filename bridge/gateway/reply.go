@@ -16,14 +16,16 @@ const zipFrom = 1 << 10
 // reply is an answer, with its request.
 type reply struct {
 	http.ResponseWriter
-	g       *Gateway
-	r       *http.Request
-	body    *countedBody // the request's body; nil = no body, or a stream that is answered while it is read
-	id      string       // of the request
-	route   string       // method and pattern of the route; "" = no route matches
-	token   string       // name of the token that the answer counts for; "" = no token
-	status  int          // 0 until the header was written
-	refused bool         // nothing more is written, because too many answers to the token wait to be read
+	g      *Gateway
+	r      *http.Request
+	body   *countedBody // the request's body; nil = no body, or a stream that is answered while it is read
+	id     string       // of the request
+	route  string       // method and pattern of the route; "" = no route matches
+	token  string       // name of the token that the answer counts for; "" = no token
+	status int          // 0 until the header was written
+	// complete, if not nil, is called when the answer of a request that reads payloads is complete, before it is written.
+	complete func()
+	refused  bool // nothing more is written, because too many answers to the token wait to be read
 }
 
 // WriteHeader records the status and writes the header.
@@ -132,9 +134,32 @@ func (w *reply) json(status int, value any) {
 		_ = z.Close()
 		text = zipped.Bytes()
 	}
+	if w.complete != nil {
+		w.complete()
+	}
+	if len(text) >= largeAnswer {
+		leave, err := w.takeBytes(len(text))
+		if err != nil {
+			h.Del("Content-Encoding")
+			w.problem(err)
+			return
+		}
+		defer leave()
+	}
 	h["Content-Length"] = []string{strconv.Itoa(len(text))}
 	w.WriteHeader(status)
 	_, _ = w.Write(text)
+}
+
+// takeBytes counts the bytes of a large answer for its token until the caller has read it. One such answer may have any
+// size; several have at most maxUnread together.
+func (w *reply) takeBytes(n int) (leave func(), refusal *problem) {
+	leave = func() { w.g.unread.add(w.token, -n) }
+	if w.g.unread.add(w.token, n) && w.g.unread.count(w.token) > n {
+		leave()
+		return nil, busy(ErrBusy, "too many large answers to this token wait to be read: try again")
+	}
+	return leave, nil
 }
 
 // encode is json.Marshal that does not escape <, > and &, and adds a line end.

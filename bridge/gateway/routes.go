@@ -165,6 +165,7 @@ type route struct {
 	handler               handler
 	audit                 bool // each request is logged as an operator's action
 	stream                bool // a request may take longer than Config.Timeout
+	readsPayloads         bool // few requests run at the same time, because payloads take memory
 	chargesItself         bool // the handler itself charges the token's rate, or the route costs nothing
 }
 
@@ -197,7 +198,7 @@ func table() []route {
 		{name: "publish many", method: http.MethodPost, pattern: queuePath + "/batch", verb: access.Publish,
 			handler: publishMany, chargesItself: true, stream: true},
 		{name: "get", method: http.MethodGet, pattern: messagePath, verb: access.Publish, orInspect: true,
-			handler: get},
+			handler: get, readsPayloads: true},
 		{name: "result", method: http.MethodGet, pattern: messagePath + "/result", verb: access.Inspect,
 			query: "group wait_ms", handler: result, stream: true},
 		{name: "cancel", method: http.MethodDelete, pattern: messagePath, verb: access.Publish, query: "running group",
@@ -213,12 +214,12 @@ func table() []route {
 			chargesItself: true},
 
 		{name: "list queues", method: http.MethodGet, pattern: "/v1/queues", verb: access.Inspect, handler: queues},
-		{name: "find", method: http.MethodGet, pattern: "/v1/messages/{id}", verb: access.Inspect, handler: find},
+		{name: "find", method: http.MethodGet, pattern: "/v1/messages/{id}", verb: access.Inspect, handler: find, readsPayloads: true},
 		{name: "stats", method: http.MethodGet, pattern: queuePath + "/stats", verb: access.Inspect, handler: stats},
 		{name: "live stats", method: http.MethodGet, pattern: "/v1/events/stats", verb: access.Inspect,
 			query: "interval_ms queues", handler: events, stream: true},
 		{name: "peek", method: http.MethodGet, pattern: queuePath + "/schedule", verb: access.Inspect,
-			query: "limit payloads", handler: peek},
+			query: "limit payloads", handler: peek, readsPayloads: true},
 		{name: "history", method: http.MethodGet, pattern: queuePath + "/history", verb: access.Inspect, query: "limit",
 			handler: history},
 		{name: "pending", method: http.MethodGet, pattern: queuePath + "/pending", verb: access.Inspect,
@@ -240,8 +241,8 @@ func table() []route {
 			query: "group", handler: changePolicy, audit: true},
 
 		{name: "list dead letters", method: http.MethodGet, pattern: queuePath + "/dead", verb: access.Inspect,
-			query: letters, handler: listLetters},
-		{name: "show dead letter", method: http.MethodGet, pattern: letterPath, verb: access.Inspect, handler: showLetter},
+			query: letters, handler: listLetters, readsPayloads: true},
+		{name: "show dead letter", method: http.MethodGet, pattern: letterPath, verb: access.Inspect, handler: showLetter, readsPayloads: true},
 		{name: "purge dead letters", method: http.MethodDelete, pattern: queuePath + "/dead", verb: access.Operate,
 			query: letters + " all", handler: purgeLetters, audit: true},
 		{name: "purge dead letter", method: http.MethodDelete, pattern: letterPath, verb: access.Operate,
@@ -252,9 +253,9 @@ func table() []route {
 			query: "in_ms to replace_payload", handler: redriveLetter, audit: true},
 
 		{name: "list recurrences", method: http.MethodGet, pattern: queuePath + "/recurrences", verb: access.Inspect,
-			handler: listRecurrences},
+			handler: listRecurrences, readsPayloads: true},
 		{name: "show recurrence", method: http.MethodGet, pattern: recurrencePath, verb: access.Inspect,
-			handler: showRecurrence},
+			handler: showRecurrence, readsPayloads: true},
 		{name: "put recurrence", method: http.MethodPut, pattern: recurrencePath, verb: access.Operate,
 			handler: putRecurrence, audit: true},
 		{name: "remove recurrence", method: http.MethodDelete, pattern: recurrencePath, verb: access.Operate,

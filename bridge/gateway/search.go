@@ -214,7 +214,7 @@ func decodeObject(text []byte, into any) error {
 	if text = bytes.TrimSpace(text); !bytes.HasPrefix(text, []byte("{")) || !json.Valid(text) {
 		return malformed("the body is not a JSON object")
 	}
-	if err := checkElements(text); err != nil {
+	if err := checkElements(text, newElements()); err != nil {
 		return err
 	}
 	d := json.NewDecoder(bytes.NewReader(text))
