@@ -90,8 +90,9 @@ func dropSessions(w http.ResponseWriter, r *http.Request) {
 
 // dropPlanted tells the browser to delete cookies of logins that another host or path may have planted. Otherwise such
 // a cookie could lock a viewer out, because the dashboard accepts none of two different logins. A cookie is deleted by
-// its name, domain and path. The browser does not send its domain and path, so dropPlanted names all possible ones.
-func dropPlanted(w http.ResponseWriter, r *http.Request) {
+// its name, domain and path. The browser does not send its domain and path, so dropPlanted names all possible ones. The
+// page to show after the login is next: a browser does not send a cookie with the path of that page to the login.
+func dropPlanted(w http.ResponseWriter, r *http.Request, next string) {
 	for _, name := range sessionNames {
 		isIgnored := strings.HasPrefix(name, hostPrefix) || name == sessionCookie && isTLS(r)
 		if len(r.CookiesNamed(name)) == 0 || isIgnored {
@@ -99,10 +100,34 @@ func dropPlanted(w http.ResponseWriter, r *http.Request) {
 		}
 		for _, domain := range append(domainsOf(r.Host), "") {
 			for _, path := range pathsTo(loginPath(r)) {
-				http.SetCookie(w, &http.Cookie{Name: name, Domain: domain, Path: path, MaxAge: -1, Secure: isSecure(r)})
+				http.SetCookie(w, plantedCookie(r, name, domain, path))
 			}
 		}
 	}
+	if page := pagePath(r, next); page != "" {
+		name := sessionCookie
+		if isSecure(r) {
+			name = securePrefix + name
+		}
+		for _, domain := range append(domainsOf(r.Host), "") {
+			http.SetCookie(w, plantedCookie(r, name, domain, page))
+		}
+	}
+}
+
+// plantedCookie returns a cookie that deletes a planted one.
+func plantedCookie(r *http.Request, name, domain, path string) *http.Cookie {
+	return &http.Cookie{Name: name, Domain: domain, Path: path, MaxAge: -1, Secure: isSecure(r)}
+}
+
+// pagePath returns the path in the browser of the page to show after a login; "" = it is not known, or is the overview.
+func pagePath(r *http.Request, next string) string {
+	folder, known := strings.CutSuffix(loginPath(r), "login")
+	name, _, _ := strings.Cut(next, "?")
+	if !known || name == "./" {
+		return ""
+	}
+	return folder + name
 }
 
 // mostPlanted limits the domains, and the paths, that dropPlanted names. A proxy such as nginx refuses an answer whose

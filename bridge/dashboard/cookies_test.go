@@ -175,6 +175,27 @@ func TestALoginDeletesPlantedCookies(t *testing.T) {
 	}
 }
 
+// A cookie with the path of a page must not keep a viewer out of the page for good. The login does not get it.
+func TestALoginDeletesCookiesOfItsPage(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t), nil)
+	secret := func(name string) string {
+		return redistest.Must(r.op.AddToken(t.Context(), access.Token{Name: name, Verbs: inspect, Queues: []string{"*"}}))
+	}
+	own, foreign := secret("own"), secret("foreign")
+	v := r.secureViewer()
+	v.post("login", url.Values{"token": {own}})
+	address := redistest.Must(url.Parse(v.base))
+	v.http.Jar.SetCookies(address, []*http.Cookie{{Name: securePrefix + sessionCookie, Secure: true,
+		Domain: "example.test", Path: "/ops/queues/servers", Value: sessionValue(foreign, time.Now())}})
+	_, text := v.get("servers")
+	redistest.Want(t, "logged out of the page", strings.Contains(text, `id="login"`), true)
+	_, text = v.post("login", url.Values{"token": {own}, "next": {"servers?a=b"}})
+	contains(t, text, "own")
+	lacks(t, text, `id="login"`)
+	redistest.Want(t, "cookies of the page", len(v.http.Jar.Cookies(address.JoinPath("servers"))), 1)
+}
+
 // The deletion of planted cookies must name each domain and path that a browser sends, and few others.
 func TestDomainsAndPathsOfPlantedCookies(t *testing.T) {
 	t.Parallel()

@@ -167,7 +167,7 @@ func (d *Dashboard) login(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	d.cfg.Access.Audit(g, "dashboard.login", "")
-	dropPlanted(w, r)
+	dropPlanted(w, r, view.Next)
 	http.SetCookie(w, newSession(r, secret))
 	redirect(w, view.Next)
 }

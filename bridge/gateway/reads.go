@@ -6,16 +6,16 @@ import (
 	"sync"
 )
 
-// Bounds of requests that read payloads of messages. Redis and the gateway hold each payload, of up to 16 MiB, until the
-// answer is complete.
+// Bounds of requests that read payloads of messages. Redis and the gateway hold each payload, of up to 16 MiB, until
+// the answer is complete.
 const (
 	maxReads    = 16       // at the same time; readers divides them among tokens
 	maxAnswered = 16 << 20 // bytes of payloads of a list; the first message of the list may have all of them
 	maxUnread   = 64 << 20 // of large answers to one token that wait to be read
 )
 
-var errTooManyReads = busy(ErrBusy, "this gateway, or this token, has reached its limit of requests that read payloads: "+
-	"try again")
+var errTooManyReads = busy(ErrBusy,
+	"this gateway, or this token, has reached its limit of requests that read payloads: try again")
 
 // readers lets a few requests read payloads, and the others wait in the order in which they came. A token gets another
 // place only while more places are free than it holds. A request whose token has its share lets later ones pass.

@@ -214,7 +214,8 @@ func table() []route {
 			chargesItself: true},
 
 		{name: "list queues", method: http.MethodGet, pattern: "/v1/queues", verb: access.Inspect, handler: queues},
-		{name: "find", method: http.MethodGet, pattern: "/v1/messages/{id}", verb: access.Inspect, handler: find, readsPayloads: true},
+		{name: "find", method: http.MethodGet, pattern: "/v1/messages/{id}", verb: access.Inspect,
+			handler: find, readsPayloads: true},
 		{name: "stats", method: http.MethodGet, pattern: queuePath + "/stats", verb: access.Inspect, handler: stats},
 		{name: "live stats", method: http.MethodGet, pattern: "/v1/events/stats", verb: access.Inspect,
 			query: "interval_ms queues", handler: events, stream: true},
@@ -242,7 +243,8 @@ func table() []route {
 
 		{name: "list dead letters", method: http.MethodGet, pattern: queuePath + "/dead", verb: access.Inspect,
 			query: letters, handler: listLetters, readsPayloads: true},
-		{name: "show dead letter", method: http.MethodGet, pattern: letterPath, verb: access.Inspect, handler: showLetter, readsPayloads: true},
+		{name: "show dead letter", method: http.MethodGet, pattern: letterPath, verb: access.Inspect,
+			handler: showLetter, readsPayloads: true},
 		{name: "purge dead letters", method: http.MethodDelete, pattern: queuePath + "/dead", verb: access.Operate,
 			query: letters + " all", handler: purgeLetters, audit: true},
 		{name: "purge dead letter", method: http.MethodDelete, pattern: letterPath, verb: access.Operate,
