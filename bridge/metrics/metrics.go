@@ -1,4 +1,5 @@
-// Package metrics exports metrics for Prometheus: the events of clients, bridges and workers, and the state of queues.
+// Package metrics exports metrics for Prometheus: the events of clients, bridges, workers and relays of an outbox, and
+// the state of queues.
 // docs/reference/metrics.md lists every metric.
 //
 //	m, err := metrics.New(metrics.Config{})
@@ -46,8 +47,8 @@ type Config struct {
 	// NativeHistograms adds native histograms to the classic ones. A Prometheus before version 3 with native histograms
 	// enabled stores such a metric only as native: rules on its classic buckets then find nothing.
 	NativeHistograms bool
-	// Timeout is how long a scrape waits for Redis. Default 4s. It must be shorter than the scrape timeout of
-	// Prometheus (10s by default). Otherwise the whole scrape fails while Redis is slow.
+	// Timeout is how long a scrape waits for Redis, and for the database of an outbox. Default 4s. It must be shorter
+	// than the scrape timeout of Prometheus (10s by default). Otherwise the whole scrape fails while Redis is slow.
 	Timeout time.Duration
 	// Logger gets one line when the state can no longer be read, and one line when it can be read again. nil = discard.
 	Logger *slog.Logger
@@ -72,11 +73,14 @@ type Metrics struct {
 	events *events
 	state  *state
 	build  prometheus.Metric
+
+	outboxes *outboxes
 }
 
 var (
-	_ observe.Observer     = (*Metrics)(nil)
-	_ prometheus.Collector = (*Metrics)(nil)
+	_ observe.Observer      = (*Metrics)(nil)
+	_ observe.RelayObserver = (*Metrics)(nil)
+	_ prometheus.Collector  = (*Metrics)(nil)
 )
 
 func (c Config) validate() error {
@@ -97,6 +101,7 @@ func New(cfg Config) (*Metrics, error) {
 	m := &Metrics{cfg: cfg, names: newNames(cfg.MaxQueues, cfg.MaxGroups)}
 	m.events = newEvents(m.names, cfg.NativeHistograms)
 	m.state = newState(m.names, cfg.Timeout, cfg.Logger)
+	m.outboxes = &outboxes{timeout: cfg.Timeout, ended: map[string]observe.RelayCounts{}}
 	m.build = prometheus.MustNewConstMetric(prometheus.NewDesc("duestream_build_info",
 		"Version of duestream and of Go in this process; always 1.", []string{"version", "goversion"}, nil),
 		prometheus.GaugeValue, 1, cfg.Version, runtime.Version())
@@ -122,14 +127,26 @@ func (m *Metrics) Describe(out chan<- *prometheus.Desc) {
 	m.names.Describe(out)
 	m.events.Describe(out)
 	m.state.Describe(out)
+	m.outboxes.Describe(out)
 }
 
-// Collect implements prometheus.Collector. It reads the state of the queues that the bridges of this process own,
-// within Config.Timeout. Concurrent scrapes share one read.
+// Collect implements prometheus.Collector. It reads the state of the queues that the bridges of this process own, and
+// the tables of its relays, within Config.Timeout. Concurrent scrapes share one read of the state.
 func (m *Metrics) Collect(out chan<- prometheus.Metric) {
+	rows := make(chan []prometheus.Metric, 1)
+	go func() { rows <- m.outboxes.read() }()
 	out <- m.build
 	m.names.refresh()
 	m.state.Collect(out) // first, because it may assign labels to new names
 	m.events.Collect(out)
 	m.names.Collect(out)
+	late := time.NewTimer(m.cfg.Timeout + time.Second) // ends the scrape even if a database ignores its deadline
+	defer late.Stop()
+	select {
+	case all := <-rows:
+		for _, one := range all {
+			out <- one
+		}
+	case <-late.C:
+	}
 }

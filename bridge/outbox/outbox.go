@@ -34,6 +34,7 @@ type Config struct {
 
 // Outbox writes rows into one table. It holds no connection, and is safe for concurrent use.
 type Outbox struct {
+	table string
 	dedup time.Duration
 	sql   queries
 }
@@ -49,7 +50,7 @@ func New(cfg Config) (*Outbox, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Outbox{dedup: cfg.Dedup, sql: queriesFor(cfg.Dialect, cfg.Table)}, nil
+	return &Outbox{table: cfg.Table, dedup: cfg.Dedup, sql: queriesFor(cfg.Dialect, cfg.Table)}, nil
 }
 
 // Tx is a transaction of the program: a *sql.Tx, or a transaction of pgx by way of Pgx. With a *sql.DB each call is a

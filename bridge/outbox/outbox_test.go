@@ -12,6 +12,7 @@ import (
 
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/internal/observe"
 )
 
 // A message and a cancellation exist if and only if their transaction committed.
@@ -477,6 +478,42 @@ func TestARelayRunsUntilItIsStopped(t *testing.T) {
 		t.Fatal(err)
 	}
 	redistest.Want(t, "turns", strings.Join(r.log.Turns(), " "), "failing again")
+}
+
+// follower notes the relays that run.
+type follower struct {
+	bridge.Observer
+	running []observe.RelayView
+}
+
+func (f *follower) RelayStarted(r observe.RelayView) (ended func()) {
+	f.running = append(f.running, r)
+	return func() { f.running = nil }
+}
+
+// While a relay runs, its observer may read the rows and the counts.
+func TestARelayIsObserved(t *testing.T) {
+	t.Parallel()
+	r, f := newRig(t), &follower{}
+	r.schedule("orders", "a")
+	r.schedule("orders", "b")
+	r.to.refuse["b"] = bridge.ErrInvalid
+	ctx, stop := context.WithCancel(r.ctx)
+	defer stop()
+	var rows observe.RelayRows
+	var counts observe.RelayCounts
+	r.to.sends = func() { // the observer sees the rows of the first hand-over
+		rows = redistest.Must(f.running[0].Rows(r.ctx))
+		counts = f.running[0].Counts()
+		stop()
+	}
+	r.relay.cfg.Observer = f
+	if err := r.relay.Run(ctx); err != nil {
+		t.Fatal(err)
+	}
+	redistest.Want(t, "rows", fmt.Sprint(rows.Waiting, rows.Failed, rows.Oldest > 0), "2 0 true")
+	redistest.Want(t, "counts", counts, observe.RelayCounts{})
+	redistest.Want(t, "running", len(f.running), 0)
 }
 
 // A batch ends when it is large, and the rest follows in the next one.

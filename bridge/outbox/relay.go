@@ -13,6 +13,7 @@ import (
 
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/internal/loop"
+	"github.com/duestream/duestream/internal/observe"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -58,7 +59,10 @@ type RelayConfig struct {
 	// this time. The rows are handed over again later. Default 5s.
 	Timeout time.Duration
 
-	Logger *slog.Logger // nil = discard
+	// Observer is a Metrics of package bridge/metrics, which shows the rows and the counts of the relay. At each scrape
+	// it reads the whole table once. nil = none.
+	Observer bridge.Observer
+	Logger   *slog.Logger // nil = discard
 }
 
 // Relay hands the rows of an outbox over to duestream, and deletes them. Any number of relays may serve a table.
@@ -153,6 +157,7 @@ func (r *Relay) Stats() RelayStats {
 // twice RelayConfig.Timeout. Call it once. After every error of the database or of Redis, it tries again.
 func (r *Relay) Run(ctx context.Context) error {
 	defer r.floods.Close()
+	defer r.observed()()
 	failures := loop.NewBackoff(maxBackoff)
 	for pause := time.Duration(0); loop.SleepUntil(ctx, pause, r.wake); {
 		// The pass is not interrupted, because its rows would be handed over again.
@@ -170,4 +175,24 @@ func (r *Relay) Run(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// observed tells the observer that the relay runs. The returned function tells it the end.
+func (r *Relay) observed() (ended func()) {
+	follows, ok := r.cfg.Observer.(observe.RelayObserver)
+	if !ok {
+		return func() {}
+	}
+	ended = follows.RelayStarted(observe.RelayView{
+		Table: r.cfg.Outbox.table,
+		Rows: func(ctx context.Context) (observe.RelayRows, error) {
+			s, err := r.cfg.Outbox.Status(ctx, r.cfg.DB)
+			return observe.RelayRows(s), err
+		},
+		Counts: func() observe.RelayCounts { return observe.RelayCounts(r.Stats()) },
+	})
+	if ended == nil {
+		return func() {}
+	}
+	return ended
 }

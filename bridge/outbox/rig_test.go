@@ -104,12 +104,16 @@ type fakeSender struct {
 	refuse map[string]error // error by queue, or by ID
 	whole  map[string]error // error of every call with this ID, for all messages of the call
 	panics string           // every call with this ID panics
+	sends  func()           // called by every call; nil = nothing
 }
 
 func (f *fakeSender) SendBatch(_ context.Context, queue string, ms []bridge.NewMessage) ([]bridge.Result, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	results := make([]bridge.Result, len(ms))
+	if f.sends != nil {
+		f.sends()
+	}
 	for _, m := range ms {
 		if m.ID == f.panics {
 			panic(m.ID)

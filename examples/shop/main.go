@@ -57,7 +57,8 @@ func main() {
 	client := must(bridge.NewClient(bridge.ClientConfig{Redis: r, Observer: m, Logger: log,
 		Middleware: []bridge.SendMiddleware{bridge.LogSent(log)}}))
 	defer client.Close()
-	relay := must(outbox.NewRelay(outbox.RelayConfig{Outbox: shop.Outbox, DB: db, Client: client, Logger: log}))
+	relay := must(outbox.NewRelay(outbox.RelayConfig{Outbox: shop.Outbox, DB: db, Client: client, Observer: m,
+		Logger: log}))
 	worker := must(bridge.NewWorker(tracing.Worker(bridge.WorkerConfig{Redis: r, Group: "shop", Mux: shop.Mux(log),
 		HandlerTimeout: 30 * time.Second, Observer: m, Logger: log}, shop.Tracing)))
 	b := must(bridge.NewBridge(bridge.Config{Redis: r, Observer: m, Logger: log}))

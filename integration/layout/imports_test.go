@@ -45,11 +45,12 @@ var below = map[string]string{
 	"bridge/metrics":       "lua internal/loop internal/observe internal/view stream/sizes",
 	"bridge/tracing":       "bridge lua",
 	"bridge/once":          "bridge internal/database internal/loop lua",
-	"bridge/outbox":        "bridge internal/database internal/loop internal/message internal/ndjson lua",
-	"bridge/push":          "bridge lua internal/loop internal/view scheduler stream",
-	"bridge/access":        "lua internal/loop",
-	"bridge/admin":         allBelowAdmin + " bridge/access bridge/admin/doctor bridge/push",
-	"bridge/admin/doctor":  allBelowAdmin,
+	"bridge/outbox": "bridge internal/database internal/loop internal/message internal/ndjson internal/observe" +
+		" lua",
+	"bridge/push":         "bridge lua internal/loop internal/view scheduler stream",
+	"bridge/access":       "lua internal/loop",
+	"bridge/admin":        allBelowAdmin + " bridge/access bridge/admin/doctor bridge/push",
+	"bridge/admin/doctor": allBelowAdmin,
 	// Packages that a gateway adds.
 	"bridge/dashboard": "bridge bridge/access bridge/admin bridge/admin/doctor internal/policy internal/written lua",
 	"bridge/gateway": "bridge bridge/access bridge/admin internal/loop internal/message" +
