@@ -435,3 +435,21 @@ def test_a_fault_of_the_worker_ends_it(server: Server, client: Client, monkeypat
     eventually(lambda: running.error)
     assert isinstance(running.error, ZeroDivisionError)
     running.stop()
+
+
+def test_a_stop_while_redis_is_away_ends_the_worker(server: Server, client: Client) -> None:
+    handled = threading.Event()
+    server.redis.xgroup_create("duestream:{q}:stream", "g", "0", mkstream=True)
+
+    def handle(_: Message) -> None:
+        server.redis.execute_command("CLIENT", "PAUSE", 4000, "WRITE")  # no acknowledgement is answered meanwhile
+        handled.set()
+
+    running = Running(Worker(server.url, group="g", queues=["q"], handler=handle, shutdown_timeout=0, cancel_grace=0.1))
+    try:
+        client.schedule("q")
+        assert handled.wait(60)
+        running.stop()
+    finally:
+        server.redis.execute_command("CLIENT", "UNPAUSE")
+    assert running.error is None and not running.worker.stats[Settlement.RETRIED]

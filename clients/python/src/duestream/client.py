@@ -9,6 +9,7 @@ from typing import Any, Optional, TypeVar, Unpack
 
 import redis
 import redis.asyncio
+from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
@@ -40,8 +41,7 @@ class Client:
                  retry_timeout: Duration = DEFAULT_RETRY_TIMEOUT, name: Optional[str] = None,
                  allow_old_bridges: bool = False) -> None:
         self._producer = Producer(prefix, retry_timeout, name, allow_old_bridges)
-        self._redis = redis.Redis.from_url(url, socket_timeout=CALL_TIMEOUT, socket_connect_timeout=CALL_TIMEOUT,
-                                           retry=Retry(NoBackoff(), 0))
+        self._redis = redis.Redis.from_url(url, **redis_options(CALL_TIMEOUT), retry=Retry(NoBackoff(), 0))
         self._redis.response_callbacks.clear()  # replies stay as Redis sends them, with every version of redis-py
 
     def schedule(self, queue: str, payload: bytes | str = b"", **options: Unpack[Options]) -> Receipt:
@@ -172,7 +172,7 @@ class AsyncDriver:
     """Performs steps with an asyncio client. A connection whose reply did not come is closed."""
 
     def __init__(self, url: str, timeout: float) -> None:
-        self._redis = redis.asyncio.Redis.from_url(url, socket_timeout=timeout, socket_connect_timeout=CALL_TIMEOUT)
+        self._redis = redis.asyncio.Redis.from_url(url, **redis_options(timeout), retry=AsyncRetry(NoBackoff(), 0))
         self._redis.response_callbacks.clear()
 
     async def run(self, steps: Steps[T]) -> T:
@@ -199,6 +199,14 @@ class AsyncDriver:
 
     async def close(self) -> None:
         await self._redis.connection_pool.disconnect()
+
+
+def redis_options(timeout: float) -> dict[str, Any]:
+    """Returns options of a client. This package decides what is repeated, and reads replies of protocol 2."""
+    options: dict[str, Any] = {"socket_timeout": timeout, "socket_connect_timeout": CALL_TIMEOUT}
+    if redis.VERSION >= (5,):  # earlier versions have only protocol 2, and no option for it
+        options["protocol"] = 2
+    return options
 
 
 def name_of(request: Request) -> str:

@@ -85,15 +85,15 @@ class Levels:
 
     def _look(self) -> Steps[None]:
         clock, beats = yield from ask(("TIME",), ("ZRANGE", self._bridges, 0, -1, "WITHSCORES"))
-        now = server_time(clock)
-        self._name = ""
+        now, lowest, name = server_time(clock), 0, ""
         for member, beat in zip(beats[::2], beats[1::2]):
             words = text_of(member).split(" ")
             if not _ULID.fullmatch(words[0]) or abs(now - float(beat)) > _ALIVE_MS:
                 continue
             level = level_of(words)
-            if not self._name or level < self._lowest:
-                self._name, self._lowest = words[0], level
+            if not name or level < lowest:
+                lowest, name = level, words[0]
+        self._lowest, self._name = lowest, name
 
 
 def level_of(words: list[str]) -> int:

@@ -172,9 +172,9 @@ class Worker:
         if self._was_run:
             raise RuntimeError("serve may be called once")
         self._was_run = True
-        self._loop = asyncio.get_running_loop()
         self._stopping, self._hard = asyncio.Event(), asyncio.Event()
         self._freed, self._added, self._changed = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._loop = asyncio.get_running_loop()
         if self._stop_asked.is_set():
             self._stopping.set()
         self._driver = AsyncDriver(self._url, _BLOCK_MS / 1000 + CALL_TIMEOUT)
@@ -205,7 +205,7 @@ class Worker:
             for delivery in self._all_held():
                 self._tell(delivery, StoppingError("the worker stops"))
             await self._nothing_held(self._grace)
-        left = self._all_held()
+        left = [delivery for delivery in self._all_held() if not delivery.ended]
         for delivery in left:
             self._say(logging.WARNING, "handler did not return: its entry stays pending", delivery)
         self._hard.set()
