@@ -33,7 +33,7 @@ local last, state, holder = string.match(redis.call('GETRANGE', once, 0, 79), '^
 last = tonumber(last or 0)
 if last > MOST_TOKEN then last, state, holder = 0, nil, nil end
 
--- The token of a new claim, or the state of the record for which the script claims nothing: see Returns.
+-- Returns the reply of the action claim: see Returns. The attempt holds the claim if the reply is a token.
 local function claimed()
   if state == 'done' then return 0 end
   local left = (tonumber(state or 0) or 0) - now
@@ -44,7 +44,7 @@ local function claimed()
   return math.max(last + 1, now * 1000 + fraction)
 end
 
--- Whether the claim may end by this action.
+-- Returns whether this action may end the claim.
 local function may_end()
   -- Redis lost the record of this claim, for example in a failover, and nobody has claimed the effect since. An effect
   -- that happened is recorded all the same, so that it is not repeated.

@@ -94,7 +94,7 @@ func TestClaim(t *testing.T) {
 	})
 }
 
-// What would make a record that no other attempt can read is refused.
+// The script refuses arguments that would make a record that no other attempt can read.
 func TestClaimRefuses(t *testing.T) {
 	everywhere(t, func(b *testQueue) {
 		for _, words := range [][]string{

@@ -16,7 +16,7 @@ var ErrNoQueue = scheduler.ErrNoQueue
 // purged, or it never existed.
 var ErrNotFound = deadletter.ErrNotFound
 
-// ErrNotDone: the message waits for the group, or the group works on it.
+// ErrNotDone: the message is scheduled or ready, or the group works on it.
 var ErrNotDone = await.ErrNotDone
 
 // ErrNoGroup: the consumer group does not exist.

@@ -12,9 +12,9 @@ func (a *Admin) Result(ctx context.Context, queue, id, group string) (bridge.Mes
 	return a.waiter.Result(ctx, queue, id, group)
 }
 
-// LookForResult is Result that tells why there is no result: ErrNotDone, a *bridge.DeadError (bridge.ErrDead), or
-// bridge.ErrNoResult if the message is nowhere. If there is no result, it searches the streams of the queue, in bounded
-// steps.
+// LookForResult returns a result as Result does. If there is none, it searches the queue for the message, in bounded
+// steps. The error then tells why there is none: ErrNotDone, a *bridge.DeadError (bridge.ErrDead), or
+// bridge.ErrNoResult if the search did not find the message.
 func (a *Admin) LookForResult(ctx context.Context, queue, id, group string) (bridge.MessageResult, error) {
 	return a.waiter.Look(ctx, queue, id, group)
 }

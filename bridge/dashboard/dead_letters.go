@@ -147,7 +147,7 @@ func serveLetterPayload(q *request) error {
 	return q.writePayload(l.Payload, l.ID+".payload")
 }
 
-// letter returns a letter by its name, with its payload. The caller has a turn of takePayload.
+// letter returns a letter by its name, with its payload. The caller must hold a turn of takePayload.
 func (q *request) letter(name string) (admin.Letter, error) {
 	l, err := q.op.DeadLetters().Show(q.ctx, q.queue(), name)
 	if errors.Is(err, admin.ErrNotFound) {

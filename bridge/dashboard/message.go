@@ -281,9 +281,8 @@ func (q *request) takeFind() (leave func(), err error) {
 	return func() { q.finders.leave(t) }, nil
 }
 
-// takePayload waits until the request may read a payload that is not searched, such as that of a dead letter. Redis and
-// this process hold each such payload until it has been read, and other requests to Redis wait behind it. The caller
-// calls leave.
+// takePayload waits until the request may read the payload of a dead letter or a recurrence. Redis and this process
+// hold each such payload until it has been read, and other requests to Redis wait behind it. The caller calls leave.
 func (q *request) takePayload() (leave func(), err error) { return q.takeTurn(q.payloads) }
 
 // readPayloads calls read in a turn of takePayload. The error is that of takePayload or of read.

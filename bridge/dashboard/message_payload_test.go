@@ -255,7 +255,7 @@ func TestATokenDoesNotTakeAllSearchesOfMessages(t *testing.T) {
 	redistest.Want(t, "waiting", len(r.dashboard.finders.waiting), 0)
 }
 
-// Few requests read payloads of dead letters and recurrences at a time, and a token leaves places to others.
+// Few requests read payloads of dead letters and recurrences at a time. One token cannot take all their places.
 // Regression: 2,000 requests of one token for a dead letter of 16 MiB made Redis hold 23 GB, and no bridge could work.
 func TestATokenDoesNotReadAllPayloads(t *testing.T) {
 	t.Parallel()

@@ -145,7 +145,8 @@ func withoutSpace(text string) string {
 	}, text)
 }
 
-// maxHeaderText is the longest text of headers that is read. JSON writes a byte as six at most.
+// maxHeaderText is the greatest number of bytes of headers that parseHeaders reads. JSON writes one byte of a header as
+// six bytes at most.
 const maxHeaderText = 8 * lua.MaxHeaderBytes
 
 // parseHeaders reads lines of the form "name: value", or a JSON object of strings.

@@ -82,8 +82,8 @@ func showRecurrence(q *request) (any, error) {
 	return v, err
 }
 
-// recurrence reads a recurrence, and the view of its payload. The recurrence has no payload then, because a page that
-// waits to be rendered must hold little.
+// recurrence returns a recurrence without its payload, and a view of the payload. A page that waits to be rendered must
+// hold little memory, so it does not hold the payload.
 func (q *request) recurrence(queue, name string) (s bridge.RecurrenceState, payload payloadView, err error) {
 	leave, err := q.takePayload()
 	if err != nil {

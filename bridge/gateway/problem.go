@@ -101,8 +101,8 @@ var problems = []struct {
 	{admin.ErrNotFound, http.StatusNotFound, typeNotFound, "no message or dead letter has this ID", 0},
 	{bridge.ErrNoResult, http.StatusNotFound, typeNotFound, "no such message: it was cancelled or never scheduled, " +
 		"or done without a result for this group, or its result has expired", 0},
-	{bridge.ErrManyWaits, http.StatusServiceUnavailable, typeBusy, "this gateway waits for as many results as it may",
-		time.Second},
+	{bridge.ErrManyWaits, http.StatusServiceUnavailable, typeBusy,
+		"this gateway has reached its limit of waits for results", time.Second},
 	{admin.ErrNoGroup, http.StatusNotFound, typeNoGroup, "the queue has no such group", 0},
 	{bridge.ErrOldBridge, http.StatusServiceUnavailable, typeUnavailable,
 		"a bridge is alive that does not serve this: upgrade or stop that bridge", 30 * time.Second},

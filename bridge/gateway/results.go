@@ -15,10 +15,11 @@ import (
 
 // Bounds of waits for results.
 const (
-	// shortWait is a wait that may end before it has looked where the message is. Such a wait looks at its end.
+	// shortWait limits the waits that may end before they have searched for the message. A shorter wait searches at its
+	// end.
 	shortWait = 3 * time.Second
 
-	// maxTokenResults is how many results a token may wait for at the same time: a quarter of the limit of admin.Admin.
+	// maxTokenResults limits the waits for results of one token at the same time: a quarter of the limit of admin.Admin.
 	maxTokenResults = 250
 )
 
@@ -88,22 +89,23 @@ func (c *call) awaitResult(group string, wait time.Duration) (r bridge.MessageRe
 			r, err = c.op.LookForResult(ctx, c.queue, c.id(), group)
 			return err
 		}
-		r, err = c.op.Result(ctx, c.queue, c.id(), group) // a wait goes on while Redis is away, so ask once more
+		// The wait went on while Redis did not answer, so ask once more.
+		r, err = c.op.Result(ctx, c.queue, c.id(), group)
 		if errors.Is(err, bridge.ErrNoResult) {
-			err = admin.ErrNotDone // the wait has looked
+			err = admin.ErrNotDone // the wait has searched for the message
 		}
 		return err
 	})
 	return r, err
 }
 
-// waitForResult waits for a result at most as long as wait. isOver: there was none until then, or until the gateway
-// stopped.
+// waitForResult waits for a result, at most as long as wait. isOver reports that this time has passed, or the gateway
+// stops, and no result has come.
 func (c *call) waitForResult(group string, wait time.Duration) (r bridge.MessageResult, isOver bool, err error) {
 	token := c.Grant.Name()
 	defer c.results.end(token)
 	if c.results.begin(token) {
-		return r, false, busy(ErrBusy, "this token waits for as many results as it may: try again")
+		return r, false, busy(ErrBusy, "this token has reached its limit of waits for results: try again")
 	}
 	isOver = true // Poll returns nil also if the gateway stops
 	err = c.Poll(wait, func(ctx context.Context) error {
@@ -119,8 +121,8 @@ func (c *call) waitForResult(group string, wait time.Duration) (r bridge.Message
 	return r, isOver, err
 }
 
-// deadMessage is the problem of a message that the group gave up. Other programs may have written the reason, so only
-// the known ones are shown.
+// deadMessage returns the problem of a message that the group gave up. Another program may have written the reason, so
+// a reason that is unknown is shown as "other".
 func deadMessage(reason string) *problem {
 	if !slices.Contains(admin.Reasons(), reason) {
 		reason = "other"

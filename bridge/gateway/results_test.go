@@ -43,7 +43,7 @@ func (r *rig) succeed(d delivery, value string) {
 	}
 }
 
-// untilPolls waits until so many requests wait at the gateway.
+// untilPolls waits until n requests wait at the gateway.
 func (r *rig) untilPolls(n int) {
 	r.t.Helper()
 	redistest.Eventually(r.t, 10*time.Second, func() (bool, string) {
@@ -51,7 +51,7 @@ func (r *rig) untilPolls(n int) {
 	})
 }
 
-// A caller learns at once, or with wait_ms as soon as it is known, what became of a message.
+// A caller gets the result of a message, or the reason why there is none. With wait_ms the caller waits for it.
 func TestResultTellsWhatBecameOfAMessage(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -76,15 +76,15 @@ func TestResultTellsWhatBecameOfAMessage(t *testing.T) {
 	for _, query := range []string{"", "?group=g&wait_ms=60001", "?group=g&wait_ms=-1", "?group=a%0Ab"} {
 		r.do("GET", "/v1/queues/q/messages/open/result"+query, "").refused(http.StatusUnprocessableEntity, typeInvalid)
 	}
-	// A gateway that stops answers those who wait.
+	// A gateway that stops answers the requests that wait.
 	go func() { waited <- get("open", 60_000) }()
 	r.untilPolls(1)
 	r.g.stop()
 	(<-waited).want(http.StatusNoContent)
 }
 
-// A token may wait for so many results as for deliveries, needs the verb inspect on the queue, and needs it still when
-// the result is there.
+// A token needs the verb inspect on the queue, also at the end of the wait. The limit of requests of a token that wait
+// also holds for results.
 func TestResultsAreForTokensThatMayInspect(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(c *Config) { c.MaxPolls = 4 }) // 1 for each token
@@ -114,7 +114,7 @@ func TestResultsAreForTokensThatMayInspect(t *testing.T) {
 	(<-waited).refused(http.StatusUnauthorized, typeToken)
 }
 
-// One token does not use up the results that a gateway may wait for.
+// One token cannot take all waits for results that a gateway allows.
 func TestATokenWaitsForFewResults(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -156,8 +156,8 @@ func TestAWaitForAResultEndsWhenItsCallerHangsUp(t *testing.T) {
 	r.untilPolls(0)
 }
 
-// A wait goes on while Redis is away. If Redis is still away at its end, the answer does not say that the message is
-// not done.
+// A wait goes on while Redis does not answer. If Redis still does not answer at the end of the wait, the answer is 503,
+// and not 204, which would mean that the message is not done.
 func TestAResultIsUnknownWhileRedisIsAway(t *testing.T) {
 	t.Parallel()
 	server := redistest.Own(t)

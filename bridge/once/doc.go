@@ -37,10 +37,9 @@
 // Effects that are in no database of the program, such as a call of another service, can be recorded in Redis: see type
 // Redis. That is weaker. The effect and its record are two steps, so an effect is repeated if the process dies between
 // them. A claim keeps other attempts away while one calls the effect, and a fencing token lets a store of the program
-// refuse the writes of an attempt that was paused. What is said above about IDs and redriven letters is true of Redis,
-// too. In place of Once.Forget, delete the key duestream:{<queue>}:once:<group>:<ID>. Records expire after
-// RedisConfig.Keep, and are lost if Redis loses them in a failover. They stay in Redis when their queue is deleted, and
-// are not exported.
+// refuse the writes of an attempt that was paused. The remarks above on IDs and redriven letters also apply to Redis.
+// In place of Once.Forget, delete the key duestream:{<queue>}:once:<group>:<ID>. Records expire after RedisConfig.Keep,
+// and are lost if Redis loses them in a failover. They stay in Redis when their queue is deleted, and are not exported.
 //
 // Databases: PostgreSQL 10 or newer, and SQLite 3.43 or newer for quick tests. The package imports no driver.
 //
@@ -50,8 +49,8 @@
 //   - An effect that fails leaves no record (TestAFailedEffectIsTriedAgain).
 //   - In Redis, one attempt at a time holds the claim (TestRedisOneHolder), tokens grow, and a stale holder cannot end
 //     the claim of another attempt (TestRedisStaleHolder).
-//   - A failover prevents neither a claim nor the record of an effect (TestRedisAFailover), also if it lost the claim
-//     (TestRedisALostClaimIsRecorded).
-//   - A record in Redis prevents all later effects, and an attempt that died prevents none
+//   - A failover prevents neither a claim nor the record of an effect (TestRedisAFailover). An effect is also recorded
+//     if the failover lost its claim (TestRedisALostClaimIsRecorded).
+//   - A record in Redis prevents all later effects. An attempt that died prevents none
 //     (TestRedisAProcessDiesBetweenTheSteps).
 package once

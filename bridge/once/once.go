@@ -94,9 +94,9 @@ func New(cfg Config) (*Once, error) {
 		schema = strings.ReplaceAll(schema, "ON "+table, `ON "`+name+`"`)
 		schema = strings.ReplaceAll(schema, `INDEX IF NOT EXISTS "`, `INDEX IF NOT EXISTS `+prefix+`"`)
 	}
-	// With the time as a subquery, PostgreSQL reads the clock once, and finds the old records by the index. Without it,
-	// PostgreSQL reads all records. The rows are named by their places, because a join with the names of the records may
-	// read all records too. Two calls at once lock rows in the order of their places, so there is no deadlock.
+	// With the time limit as a subquery, PostgreSQL computes it once, and finds the old records by the index. Without the
+	// subquery, PostgreSQL reads all records. The rows are selected by ctid, because a join on the primary key may read
+	// all records, too. Two calls at the same time lock rows in the order of ctid, so there is no deadlock.
 	// If the program has partitioned the table, places of several partitions are equal, so the age is checked again.
 	old := `done_ms < (SELECT NOW - CAST($1 AS bigint))`
 	first := `FROM TABLE_NAME WHERE ` + old + ` ORDER BY done_ms LIMIT CAST($2 AS bigint)`
@@ -132,9 +132,9 @@ func (o *Once) Migrate(ctx context.Context, db Tx) error {
 // called, and the error of effect. After an error, roll the transaction back: the record then vanishes too, and the
 // next attempt begins anew. Otherwise commit, and let the handler return nil, also if effect was not called.
 //
-// If another transaction has recorded the message and not ended yet, PostgreSQL lets Do wait for its end, but not
-// longer than ctx allows. So set WorkerConfig.HandlerTimeout. If the program of that transaction is frozen or cut off,
-// its session may live for hours. The setting idle_in_transaction_session_timeout of PostgreSQL ends such a session.
+// If another transaction has recorded the message and has not ended yet, Do waits in PostgreSQL until that transaction
+// or ctx ends. So set WorkerConfig.HandlerTimeout. If the program of that transaction is frozen or cut off, its session
+// may live for hours. The setting idle_in_transaction_session_timeout of PostgreSQL ends such a session.
 func (o *Once) Do(ctx context.Context, tx Tx, m *bridge.Message, effect func() error) (called bool, err error) {
 	key := o.key(m)
 	if len(key) == 0 || len(key) > 1000 || !utf8.ValidString(key) || strings.ContainsRune(key, 0) {

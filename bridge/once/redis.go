@@ -24,7 +24,7 @@ const (
 )
 
 // answerTimeout is the time for which an attempt tries to claim an effect, or to record it. It is longer than a
-// failover takes: an attempt that cannot claim fails, and an effect that is not recorded is repeated.
+// failover usually takes: an attempt that cannot claim fails, and an effect that is not recorded is repeated.
 const answerTimeout = 30 * time.Second
 
 // ErrStale means that the claim of an attempt ended too early: the effect took longer than RedisConfig.Hold, and
@@ -36,7 +36,7 @@ var ErrStale = errors.New("once: the claim has ended, and another attempt may ha
 type RedisConfig struct {
 	// Redis is the server of the queues. Required.
 	Redis *bridge.Redis
-	// Prefix is that of the worker. Default lua.DefaultPrefix.
+	// Prefix is the prefix of the worker. Default lua.DefaultPrefix.
 	Prefix string
 	// Hold is the longest time for which one attempt may hold the claim, 1 s to 24 h. The context of the effect ends
 	// then. Too low, and effects are cut off; too high, and a message waits for long after its worker died. Default
@@ -47,7 +47,8 @@ type RedisConfig struct {
 	// message take. Each record takes about 240 bytes of Redis for that time: at 100 messages a second, 15 GB in a week.
 	// Default DefaultKeep.
 	Keep time.Duration
-	// Key is as Config.Key.
+	// Key returns the text that identifies a message within its queue and group, as Config.Key does. It need not be
+	// UTF-8. Default: the message ID.
 	Key func(m *bridge.Message) string
 }
 
@@ -97,7 +98,7 @@ func NewRedis(cfg RedisConfig) (*Redis, error) {
 //   - Another error: Redis refused the call, or did not answer for 30 s. If effect was called and returned nil, it is
 //     unknown whether this is recorded, so the effect may be repeated.
 //
-// Do takes two round trips, or one if the effect happened before.
+// Do takes two round trips, or one if it does not call effect.
 //
 // The token of an attempt is above the tokens of all earlier attempts for the record. A store of the program can
 // remember the highest token for each message, and refuse a write with a lower one, in one atomic step. A process that
@@ -201,7 +202,8 @@ func (c claim) giveBack(ctx context.Context) error {
 	return nil
 }
 
-// untilAnswered calls again while Redis does not answer, for answerTimeout at most. Each call has loop.CallTimeout.
+// untilAnswered repeats a call while Redis does not answer, for answerTimeout at most. A call ends after
+// loop.CallTimeout.
 func untilAnswered(ctx context.Context, call func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()

@@ -33,8 +33,8 @@
 //     integration/outbox).
 //   - Operations on one ID keep their order, with several relays (TestOperationsOnOneIDKeepTheirOrder in
 //     integration/outbox).
-//   - Two relays hand no row over at the same time, also if an earlier row appears later
-//     (TestARowThatAppearsLateTakesNoOther in integration/outbox).
+//   - No row is handed over by two relays at the same time, even if a row with an earlier number appears during a
+//     hand-over (TestARowThatAppearsLateTakesNoOther in integration/outbox).
 //   - A refused row stops no other (TestARefusedRowStopsNoOther).
 //   - No relative time becomes shorter (TestATimeCountsFromTheStatement).
 package outbox

@@ -25,8 +25,8 @@ var errDatabase = lua.NewHinted("the database of the outbox fails",
 	"check that the database is up, that the table exists (Outbox.Migrate), and that the user may read and write it")
 
 // pass takes a batch of rows, hands them over, and deletes them, in one transaction. found reports whether there was a
-// row, or rows are left in which to look for one. The error is that of the database; an error of Redis is reported for
-// its queue.
+// row, or whether the search is not at its end yet. The error is that of the database; an error of Redis is reported
+// for its queue.
 func (r *Relay) pass(ctx context.Context) (found bool, err error) {
 	r.passing.Lock()
 	defer r.passing.Unlock()
@@ -338,8 +338,8 @@ func (r *Relay) send(ctx context.Context, queue string, messages []bridge.NewMes
 	return errs
 }
 
-// sendTogether sends messages in one call. If the middleware of the client panics, each message has this error.
-// Otherwise it would end the process, again after each start, because the row stays.
+// sendTogether sends messages in one call. If the middleware of the client panics, the panic is the error of each
+// message. Without this, the panic would end the process, and again after each restart, because the row stays.
 func (r *Relay) sendTogether(ctx context.Context, queue string, messages []bridge.NewMessage) (errs []error) {
 	errs = make([]error, len(messages))
 	if len(messages) == 0 {

@@ -53,7 +53,7 @@ type RelayConfig struct {
 	// Rows of a batch are locked until its end, and are handed over again if it fails. Default 200.
 	Batch int
 	// Poll is the pause after a pass that found no row. It doubles with each such pass, up to MaxPoll. Wake ends the
-	// pause. A pass costs one transaction with two statements. Defaults 50 ms and 1 s.
+	// pause. On an empty table a pass costs one transaction with two statements. Defaults 50 ms and 1 s.
 	Poll, MaxPoll time.Duration
 	// Timeout ends a hand-over to a server that does not answer. A pass whose database does not answer ends after twice
 	// this time. The rows are handed over again later. Default 5s.

@@ -58,7 +58,7 @@ type queries struct {
 	schema  string
 	insert  string // operation, queue, id, key, message, due, delay
 	begin   string // prepares the transaction of a relay: in PostgreSQL, how long it may be idle
-	windows string // queues that are left out, numbers by queue (both JSON), rows of all windows → fields of window
+	windows string // queues that are left out, numbers by queue (both JSON), rows of all windows → window
 	// Windows (JSON) and the limit for each → seq, operation, queue, id, key, age, tries, size. In SQLite the parameters
 	// are the queues that are left out, and the limit for all.
 	take    string
@@ -80,8 +80,9 @@ type queries struct {
 // With min(seq) and equal columns PostgreSQL may walk along the numbers of all rows instead. The condition try_ms >= 0
 // holds for every row; it is in the index of waiting rows, so that PostgreSQL uses that index for nothing else.
 //
-// Where the numbers of the rows are known, failed_ms + 0 keeps PostgreSQL from all indexes but that of the numbers.
-// Without statistics, or with those of an empty table, it takes the other ones for small, and would read them whole.
+// Where the numbers of the rows are known, failed_ms + 0 makes PostgreSQL use the index of the numbers and no other.
+// Without statistics, or with those of an empty table, PostgreSQL expects the other indexes to be small, and would read
+// them whole.
 const (
 	columns = `
 SELECT o.seq, o.operation, o.queue, o.id, o.key, NOW - o.written_ms, o.tries, octet_length(o.message)`
@@ -97,8 +98,8 @@ SELECT o.seq, o.operation, o.queue, o.id, o.key, NOW - o.written_ms, o.tries, oc
 	takeSQLite = takeColumns + "\nWHERE o.queue NOT IN LEFT_OUT AND " + takeConditions + "\nORDER BY o.seq LIMIT $2"
 
 	// windowsPostgreSQL looks for the names of the queues, by one step of the index for each. For each queue it returns a
-	// window: the next rows behind a number. A window ends at the number of its last row, or nowhere if no row is left. A
-	// queue whose window ended nowhere is left out.
+	// window: the next rows behind a number. A window ends at the number of its last row. If no row is left behind the
+	// window, it ends at the greatest bigint, and the next search leaves this queue out.
 	windowsPostgreSQL = `WITH RECURSIVE queues(queue) AS (
   (SELECT e.queue FROM TABLE_NAME AS e WHERE e.failed_ms = 0 AND e.try_ms >= 0 ORDER BY e.queue LIMIT 1)
   UNION ALL
@@ -125,10 +126,10 @@ ORDER BY o.seq LIMIT CAST($2 AS bigint) FOR UPDATE OF o SKIP LOCKED) AS r`
 	resumeRuns = takeColumns + "\nWHERE o.seq NUMBERS AND o.failed_ms + 0 = 0 AND " + firstConditions
 
 	// behindTaken walks along the IDs and the ordering keys of rows that are taken, by one step of an index for each row.
-	// In PostgreSQL it locks them. A row with an earlier number may appear later, because its transaction committed
-	// later, or because an operator retries it. Another relay then takes that row, and must not take the rows behind it,
-	// which this relay hands over. The row may stand behind rows of another ID or key as well, so it is returned with
-	// the row before it of both.
+	// In PostgreSQL it locks the rows that it returns. A row with an earlier number may appear later, because its
+	// transaction committed later, or because an operator retries it. Another relay then takes that row. It must not take
+	// the rows behind it, which this relay hands over. A row may stand behind rows of another ID or key as well, so it is
+	// returned with the number of the row before it, both of its ID and of its key.
 	behindTaken = `WITH RECURSIVE of_id(queue, id, seq, n) AS (
   SELECT o.queue, o.id, o.seq, CAST(0 AS bigint) FROM TABLE_NAME AS o WHERE o.seq NUMBERS
   UNION ALL

@@ -22,18 +22,20 @@ type runs struct {
 // search.
 const perSearch = 4
 
-// search is where a relay looks for rows. Rows that must wait may stand before those that may be taken: rows behind an
-// earlier row of their ID or ordering key, or rows that another relay holds. A search through all of them could take
-// longer than a pass may. So one search looks at a window of each queue. Every second one begins with the first rows.
-// The other ones go on behind the last window, until all rows were looked at.
+// search tells where the next search for rows begins. Rows that must wait may stand before rows that may be taken: they
+// are behind an earlier row of their ID or ordering key, or another relay holds them. A search through all rows could
+// take longer than a pass may. So one search looks at one window of each queue, and the next one goes on behind it,
+// until all rows were looked at. If a search behind the first window finds a row, the next one begins with the first
+// rows again.
 type search struct {
 	behind map[string]int64 // by queue: the rows up to this number were looked at; math.MaxInt64 = all rows
 	onward bool             // the next search goes on behind these rows
-	found  bool             // a row was found since behind was empty
-	goesOn bool             // the next search may find a row
+	found  bool             // a row was found since behind was reset
+	goesOn bool             // the next search may find a row, so the relay does not pause
 }
 
-// A search looks at windowBatches times as many rows as a batch may have, and at windowRows if a batch is small.
+// A search looks at windowBatches times the rows of a full batch, but not at less than windowRows. The windows of all
+// queues share this number.
 const (
 	windowBatches = 5
 	windowRows    = 500
@@ -46,7 +48,7 @@ type window struct {
 	Until  int64  `json:"until"`  // the number of its last row; math.MaxInt64 = no row is left behind it
 }
 
-// note remembers that the rows of some windows were looked at. found reports whether one of them may be taken.
+// note remembers that the rows of some windows were looked at. found tells whether one of these rows was taken.
 func (s *search) note(windows []window, found bool) {
 	if s.behind == nil {
 		s.behind = map[string]int64{}

@@ -12,9 +12,9 @@ func TestASearchReachesAllRows(t *testing.T) {
 	t.Parallel()
 	const rows, size = 10, 4
 	for name, c := range map[string]struct {
-		free []int64 // the windows with these first rows have one that may be taken
-		want []int64 // the windows that are looked at
-		more bool    // after the last one
+		free []int64 // Behind of the windows with a row that may be taken
+		want []int64 // Behind of the window of each search
+		more bool    // goesOn after the last search
 	}{
 		"nothing":       {nil, []int64{0, 4, 8}, false},
 		"first rows":    {[]int64{0}, []int64{0, 4, 8}, true},

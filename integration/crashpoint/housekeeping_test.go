@@ -398,7 +398,7 @@ func housekeeping() []scenario {
 				}
 				return err
 			}
-		}, after: func(s *scene) { // the attempt is one of those that claimed it
+		}, after: func(s *scene) { // the second attempt holds the claim
 			_, held, err := lua.Claim(s.ctx, s.c, s.k.Once("a", "other"), "third", time.Hour, day)
 			s.must(err)
 			if held <= 0 {

@@ -86,7 +86,7 @@ func TestDeliveriesAtOnceHaveOneEffect(t *testing.T) {
 	redistest.Want(t, "forgotten", redistest.Must(o.Forget(t.Context(), once.Pgx(pool), "q", "g", "3")), true)
 }
 
-// The removal of old records reads these, and no others. Regression: each call read all records of the table.
+// Clean reads the old records, and few others. Regression: each call read all records of the table.
 func TestCleanReadsOldRecordsOnly(t *testing.T) {
 	t.Parallel()
 	server := sharedPostgres(t)

@@ -169,9 +169,10 @@ func (g *gated) SendBatch(ctx context.Context, queue string, ms []bridge.NewMess
 	return g.book.SendBatch(ctx, queue, ms)
 }
 
-// A row may appear before rows that a relay hands over: its transaction commits later, or an operator retries it.
-// Another relay takes it, and leaves the rows behind it to the first relay. Regression: it handed them over as well. So
-// it repeated a cancellation after the first relay had scheduled the message again, and the message was lost.
+// While a relay hands rows over, a row with an earlier number may appear: its transaction commits later, or an operator
+// retries it. Another relay takes this row, and leaves the rows behind it to the first relay. Regression: the other
+// relay handed them over as well. So it repeated a cancellation after the first relay had scheduled the message again,
+// and the message was lost.
 func TestARowThatAppearsLateTakesNoOther(t *testing.T) {
 	t.Parallel()
 	db := sharedPostgres(t).open(t)
@@ -520,7 +521,8 @@ func TestAPassLooksAtAPartOfTheRows(t *testing.T) {
 	if index > 5000 {
 		t.Errorf("%d index entries were read", index)
 	}
-	// The rows of the key wait for an hour. One row waits for nothing, and stands behind all of them.
+	// The first row of the key may only be tried in the far future, and the other rows of the key wait behind it. One row
+	// without a key stands behind all of them, and may be taken.
 	if _, err := db.ExecContext(t.Context(), fmt.Sprintf(`UPDATE %s SET try_ms = written_ms + 1e15 WHERE seq = 2`,
 		tableOf(box))); err != nil {
 		t.Fatal(err)

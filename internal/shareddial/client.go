@@ -16,8 +16,9 @@ import (
 const mostTries = 100
 
 // Wrap returns a client that repeats the commands of a caller whose connection failed because another caller was
-// cancelled. Do and DoMulti are protected. Dedicated connections are not shared, so they need no protection. A deadline
-// of another caller that ends while it connects is not hidden: it looks like a server that does not answer.
+// cancelled. Do and DoMulti are protected. Dedicated connections are not shared, so they need no protection. The error
+// of another caller whose deadline passes while it connects is not hidden, because it looks like that of a server that
+// does not answer.
 func Wrap(c rueidis.Client) rueidis.Client { return &client{c} }
 
 type client struct{ rueidis.Client }

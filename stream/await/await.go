@@ -37,7 +37,7 @@ var (
 	ErrDead = errors.New("the message is a dead letter")
 	// ErrDone: the group has done the message, so that it will not become a dead letter.
 	ErrDone = errors.New("the message is done")
-	// ErrNotDone: the message waits for the group, or the group works on it.
+	// ErrNotDone: the message is scheduled or ready, or the group works on it.
 	ErrNotDone = errors.New("the message is not done yet")
 	// ErrManyWaits: the process waits for as many messages as it may.
 	ErrManyWaits = errors.New("too many waits at the same time")
@@ -125,11 +125,11 @@ func (w *Waiter) resultIn(ctx context.Context, names []string, queue, id, group 
 	return MessageResult{r.Value, r.Attempt, r.Done}, nil
 }
 
-// Look returns the result of a message for a group, or an error that tells why there is none. It searches the streams
-// of the queue if there is no result. Its searches count among those of waits. If they are not over after 5 s, the
-// error is ErrNotDone, whatever became of the message.
+// Look returns the result of a message for a group, or an error that tells why there is none. If there is no result, it
+// searches the streams and the schedule of the queue for the message, in turn with the searches of waits. If the search
+// has not ended after 5 s, the error is ErrNotDone, whatever became of the message.
 //
-// Errors: ErrNotDone; *DeadError (ErrDead); ErrNoResult, if the message is nowhere.
+// Errors: ErrNotDone; *DeadError (ErrDead); ErrNoResult, if the search did not find the message.
 func (w *Waiter) Look(ctx context.Context, queue, id, group string) (MessageResult, error) {
 	r, err := w.Result(ctx, queue, id, group)
 	if !errors.Is(err, ErrNoResult) {

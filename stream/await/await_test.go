@@ -179,7 +179,7 @@ func TestAnEarlierLetterDoesNotHideAResult(t *testing.T) {
 	redistest.Want(t, "a look", fmt.Sprint(ended, err), "true <nil>")
 }
 
-// A look tells at once what is known about the result of a message.
+// Look returns the result of a message, or an error that tells why there is none.
 func TestALookTellsWhyThereIsNoResult(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
