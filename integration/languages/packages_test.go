@@ -1,6 +1,7 @@
 package languages
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"os/exec"
@@ -8,6 +9,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -68,7 +70,7 @@ func TestNodePackage(t *testing.T) {
 	}
 }
 
-// The first example of the Node.js package's README runs with the package as npm packs it.
+// The README's client and worker run with the package as npm packs it.
 func TestNodePackagePacks(t *testing.T) {
 	t.Parallel()
 	node := buildNodePackage(t)
@@ -80,31 +82,59 @@ func TestNodePackagePacks(t *testing.T) {
 	if out, err := exec.CommandContext(t.Context(), "sh", "-c", steps).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	readme := string(redistest.Must(os.ReadFile(filepath.Join(nodePackage, "README.md"))))
-	example := regexp.MustCompile("(?s)```js\n(.*?)```").FindStringSubmatch(readme)
-	if example == nil {
-		t.Fatal("the README has no example")
-	}
-	if lines := strings.Count(example[1], "\n"); lines > 10 {
-		t.Errorf("the README's first example has %d lines, more than 10", lines)
-	}
 	server := redistest.Own(t)
-	program := filepath.Join(dir, "example.mjs")
-	text := strings.ReplaceAll(example[1], "redis://127.0.0.1:6379", server.URL())
-	if err := os.WriteFile(program, []byte(text), 0o600); err != nil {
+	readme := string(redistest.Must(os.ReadFile(filepath.Join(nodePackage, "README.md"))))
+	var examples []*exec.Cmd
+	for i, block := range regexp.MustCompile("(?s)```js\n(import.*?)```").FindAllStringSubmatch(readme, -1) {
+		if lines := strings.Count(block[1], "\n"); i == 0 && lines > 10 {
+			t.Errorf("the README's first example has %d lines, more than 10", lines)
+		}
+		program := filepath.Join(dir, fmt.Sprintf("example-%d.mjs", i))
+		text := strings.ReplaceAll(block[1], "redis://127.0.0.1:6379", server.URL())
+		if err := os.WriteFile(program, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		examples = append(examples, exec.CommandContext(t.Context(), node, program))
+	}
+	if len(examples) != 2 {
+		t.Fatalf("the README has %d examples that run, and not those of a client and a worker", len(examples))
+	}
+	client, worker := examples[0], examples[1]
+	if out, err := client.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+	var said bytes.Buffer
+	worker.Stdout, worker.Stderr = &said, &said
+	if err := worker.Start(); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := exec.CommandContext(t.Context(), node, program).CombinedOutput(); err != nil {
-		t.Errorf("%v\n%s", err, out)
+	redistest.Eventually(t, time.Minute, func() (bool, string) {
+		return server.Do(t, "EXISTS", "duestream:{orders}:stream") == "1", "the worker has not created its group"
+	})
+	if err := worker.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := worker.Wait(); err != nil {
+		t.Errorf("%v\n%s", err, said.String())
 	}
 }
 
-// The Node.js package reaches level complete of the conformance kit.
+// The Node.js package reaches level complete of the conformance kit. To save time, each day tests one mode.
+// DUESTREAM_TEST_FULL=1 tests both.
 func TestNodePackageConforms(t *testing.T) {
 	t.Parallel()
 	program := []string{buildNodePackage(t), filepath.Join(nodePackage, "conformance.js")}
-	kit := []string{Build(t), "conformance", "--producer", "--level", "complete"}
-	conforms(t, Language{Name: "node package", program: program}, kit, "producer")
+	duestream := Build(t)
+	for i, mode := range []string{"producer", "worker"} {
+		if os.Getenv("DUESTREAM_TEST_FULL") == "" && time.Now().YearDay()%2 != i {
+			continue
+		}
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			kit := []string{duestream, "conformance", "--" + mode, "--level", "complete"}
+			conforms(t, Language{Name: "node package", program: program}, kit, mode)
+		})
+	}
 }
 
 var nodePackageBuild struct {

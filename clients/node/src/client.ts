@@ -281,8 +281,9 @@ export class Client {
       if (count === 1 || asked === count) break;
       asked = count;
     }
-    if (lost) throw new UncertainError(`${what} ${queue}/${id}: a reply was lost, and the message is not scheduled now`);
-    throw new NotScheduledError(`${what} ${queue}/${id}: not scheduled`);
+    const name = `${what} ${queue}/${id}`;
+    if (lost) throw new UncertainError(`${name}: a reply was lost, and the message is not scheduled now`);
+    throw new NotScheduledError(`${name}: not scheduled`);
   }
 
   // ---- recurrences --------------------------------------------------------------------------------------------------

@@ -68,6 +68,26 @@ export class NoGroupError extends DuestreamError {}
 /** The queue has no recurrence of that name. */
 export class NoRecurrenceError extends DuestreamError {}
 
+/** A worker stopped while handlers were still running, because they ignored that they were told to stop. */
+export class AbandonedError extends DuestreamError {}
+
+// The reasons for which the signal of a message is aborted.
+
+/** The delivery was given to another worker: the result of the handler has no effect. */
+export class LostError extends DuestreamError {}
+
+/** The delivery could not be extended for a visibility timeout, so another worker may have it. */
+export class UnreachableError extends DuestreamError {}
+
+/** The message was cancelled: the group is done with it, whatever the handler does. */
+export class CancelledError extends DuestreamError {}
+
+/** The worker stops, and its shutdownTimeoutMs has passed. */
+export class StoppingError extends DuestreamError {}
+
+/** The handler ran longer than its message, the policy or the worker allows. */
+export class HandlerTimeoutError extends DuestreamError {}
+
 type ErrorClass = new (message: string, options?: ErrorOptions) => DuestreamError;
 
 // By the text at the beginning of an error of the server.

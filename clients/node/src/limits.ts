@@ -37,15 +37,13 @@ export function utf8Bytes(field: string, value: string): number {
 }
 
 /** Returns a payload as bytes. */
-export function payloadBytes(payload: string | Uint8Array, most = maxPayloadBytes): Buffer {
-  if (typeof payload === 'string') utf8Bytes('payload', payload);
-  else if (!(payload instanceof Uint8Array)) throw new InvalidError('payload', payload, 'must be a string or bytes');
+export function payloadBytes(payload: string | Uint8Array, most = maxPayloadBytes, field = 'payload'): Buffer {
+  if (typeof payload === 'string') utf8Bytes(field, payload);
+  else if (!(payload instanceof Uint8Array)) throw new InvalidError(field, payload, 'must be a string or bytes');
   const bytes = typeof payload === 'string'
     ? Buffer.from(payload)
     : Buffer.from(payload.buffer, payload.byteOffset, payload.byteLength);
-  if (bytes.length > most) {
-    throw new InvalidError('payload', `of ${bytes.length} bytes`, `must be at most ${most} bytes`);
-  }
+  if (bytes.length > most) throw new InvalidError(field, `of ${bytes.length} bytes`, `must be at most ${most} bytes`);
   return bytes;
 }
 
@@ -94,4 +92,15 @@ export function unixMillis(field: string, at: Date): number {
     throw new InvalidError(field, at.toISOString(), 'must be between 2001-09-09 and 2286-11-20');
   }
   return ms;
+}
+
+/** Returns a group as it stands in names of keys and settings: percent-encoded, but for A-Z a-z 0-9 - _ . ~ */
+export function percent(name: string): string {
+  return encodeURIComponent(name).replace(/[!'()*]/g, (c) => `%${c.charCodeAt(0).toString(16).toUpperCase()}`);
+}
+
+/** Returns an error text as an entry holds it: at most 1 KiB of UTF-8. */
+export function cutText(text: string): string {
+  // A character that is cut in two becomes U+FFFD at the end.
+  return Buffer.from(text).subarray(0, 1024).toString().replace(/\ufffd+$/, '');
 }

@@ -75,7 +75,8 @@ export interface Result {
 }
 
 const names = ['payload', 'id', 'headers', 'delayMs', 'at', 'spreadMs', 'maxAttempts', 'retryDelaysMs', 'retryForMs',
-  'maxSnoozes', 'maxCrashes', 'handlerTimeoutMs', 'keepResultMs', 'expires', 'expiresInMs', 'dedupMs', 'key', 'replace'];
+  'maxSnoozes', 'maxCrashes', 'handlerTimeoutMs', 'keepResultMs', 'expires', 'expiresInMs', 'dedupMs', 'key',
+  'replace'];
 
 /** Throws the InvalidError with which a message would be refused. */
 export function checkMessage(message: NewMessage): void {

@@ -174,7 +174,8 @@ function checkCron(cron: string): void {
   const text = cron.trim().toLowerCase();
   if (text.startsWith('@')) {
     if (cronWords.includes(text)) return;
-    throw new InvalidError('cron', cron, 'must be @yearly, @monthly, @weekly, @daily or @hourly where it begins with @');
+    throw new InvalidError('cron', cron,
+      'must be @yearly, @monthly, @weekly, @daily or @hourly where it begins with @');
   }
   if (text.includes('=')) {
     throw new InvalidError('cron', cron, 'must not name a time zone: that is a field of its own');

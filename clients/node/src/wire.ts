@@ -95,6 +95,25 @@ export class Connection {
     return reply;
   }
 
+  /**
+   * Calls a script that answers an integer for each item, and sends again those that it did not look at (-9). The items
+   * are between the arguments that come first and the actor.
+   */
+  async evaluateEach(name: string, keys: readonly string[], first: readonly Argument[],
+    items: ReadonlyArray<readonly Argument[]>, actor: string): Promise<number[]> {
+    const answers: number[] = [];
+    while (answers.length < items.length) {
+      const left = items.slice(answers.length).flat();
+      const reply = numbersOf(await this.evaluate(name, keys, ...first, ...left, actor));
+      const unseen = reply.indexOf(-9);
+      const done = unseen < 0 ? reply : reply.slice(0, unseen);
+      // The protocol excludes this. Without the check the loop would not end.
+      if (!done.length) throw new UnavailableError(`${name}: the server looked at none of ${items.length} items`);
+      answers.push(...done);
+    }
+    return answers;
+  }
+
   /** Ends the connection. Calls that wait for a reply fail, and so do later calls. */
   close(): void {
     this.#closed = true;

@@ -2,8 +2,8 @@ import assert from 'node:assert/strict';
 import { createServer, connect as connectTo } from 'node:net';
 import type { AddressInfo } from 'node:net';
 import { afterEach, beforeEach, test } from 'node:test';
-import { Client, ClosedError, DeniedError, DuplicateError, FullError, InvalidError, NoRecurrenceError, NotScheduledError,
-  OldBridgeError, UnavailableError, UnsupportedError, WrongTypeError } from '../src/index.js';
+import { Client, ClosedError, DeniedError, DuplicateError, FullError, InvalidError, NoRecurrenceError,
+  NotScheduledError, OldBridgeError, UnavailableError, UnsupportedError, WrongTypeError } from '../src/index.js';
 import type { ClientOptions, NewMessage, Recurrence } from '../src/index.js';
 import { whenOf } from '../src/message.js';
 import { partitionOf } from '../src/wire.js';
