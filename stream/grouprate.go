@@ -9,6 +9,8 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/duestream/duestream/internal/clock"
+	"github.com/duestream/duestream/internal/loop"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -33,6 +35,7 @@ var (
 // message is released. Nobody holds tokens, because a bucket stores only the time at which it is full.
 type groupRate struct {
 	client   rueidis.Client
+	group    string
 	bucket   string // key
 	interval time.Duration
 	burst    int
@@ -50,7 +53,7 @@ func newGroupRate(cfg WorkerConfig) *groupRate {
 		burst = cfg.GroupRate.DefaultBurst()
 	}
 	return &groupRate{
-		client: cfg.Client, bucket: lua.NewKeys(cfg.Prefix, cfg.Queue).GroupRate(cfg.Group),
+		client: cfg.Client, group: cfg.Group, bucket: lua.NewKeys(cfg.Prefix, cfg.Queue).GroupRate(cfg.Group),
 		interval: cfg.GroupRate.Interval(), burst: burst, lock: make(chan struct{}, 1),
 	}
 }
@@ -71,30 +74,43 @@ func (c WorkerConfig) checkGroupRate() error {
 // admit returns the number of further messages that may be read, at most limit. It is the number of handlers that the
 // rate allows within readAhead, after the handlers of deliveries that wait already. It blocks until it can return at
 // least one, and returns zero if ctx ends first. It calls blocked before it waits.
-func (r *groupRate) admit(ctx context.Context, limit int, blocked func()) (int, error) {
+//
+// In a test kit nothing is read ahead, and each wait is as long as it must be, so that the clock of the kit stops only
+// when a handler may start.
+func (r *groupRate) admit(ctx context.Context, stream string, limit int, blocked func()) (int, error) {
+	c := clock.Of(ctx)
+	isKit := !clock.IsMachine(c)
 	for ctx.Err() == nil {
+		asked := c.Now()
 		// Count the waiting deliveries before the call. A delivery that takes its token meanwhile then counts twice,
 		// which only delays the next message. If they were counted after the call, this delivery would not count at
 		// all.
 		others := r.waiting.Load()
+		if isKit && others > 0 { // they get their tokens, or give their messages back, at this moment
+			loop.Sleep(ctx, time.Millisecond)
+			continue
+		}
 		call, cancel := context.WithTimeout(ctx, maxRateWait)
 		next, err := lua.UntilNext(call, r.client, r.bucket, r.interval, r.burst)
 		cancel()
 		if err != nil {
 			return 0, fmt.Errorf("read the rate of the group: %w", err)
 		}
-		wait := next + time.Duration(others)*r.interval - readAhead
+		wait := next
+		if !isKit {
+			wait += time.Duration(others)*r.interval - readAhead
+		}
 		if wait <= 0 {
 			return min(limit, 1+int(-wait/r.interval)), nil
 		}
-		if others > 0 { // look again soon, because the number of waiting deliveries changes
-			wait = min(wait, readAhead)
-		}
 		blocked()
-		select {
-		case <-time.After(min(wait, maxRateWait)):
-		case <-ctx.Done():
+		if !isKit {
+			asked, wait = c.Now(), min(wait, maxRateWait)
+			if others > 0 { // look again soon, because the number of waiting deliveries changes
+				wait = min(wait, readAhead)
+			}
 		}
+		c.WaitToRead(ctx, stream, r.group, asked.Add(wait))
 	}
 	return 0, nil
 }
@@ -132,7 +148,7 @@ func (r *groupRate) take(ctx context.Context, stopping <-chan struct{}) error {
 			wait = askAgain
 		case wait <= 0:
 			return nil
-		case wait > maxRateWait:
+		case wait > maxRateWait, !clock.IsMachine(clock.Of(ctx)): // a kit does not move its clock for messages that are held
 			return errRateUsed
 		}
 		if err := await(time.After(wait), nil); err != nil {

@@ -121,7 +121,7 @@ func (p *partitionWorker) admitted(ctx context.Context) (int, error) {
 			most = 1
 		}
 		// While the partition waits, it counts as idle, because it must not hold up other queues.
-		n, err := rate.admit(ctx, most, func() { p.setIdle(true) })
+		n, err := rate.admit(ctx, p.keys.Stream, most, func() { p.setIdle(true) })
 		if n == 0 || err != nil {
 			return 0, err
 		}

@@ -202,7 +202,8 @@ func (k *Kit) obstacle(s *state) string {
 func (k *Kit) unread(s *state) string {
 	for _, p := range s.partitions {
 		for _, g := range p.groups {
-			if p.hasEntry && !p.areWorkersHeld && g.Last.Compare(p.lastID) < 0 && k.isServed(p, g.Name) {
+			if p.hasEntry && !p.areWorkersHeld && g.Last.Compare(p.lastID) < 0 && k.isServed(p, g.Name) &&
+				!k.mustWait(p, g.Name) {
 				return fmt.Sprintf("no worker of group %q reads the messages of queue %q that are ready", g.Name, p.name)
 			}
 		}
@@ -259,6 +260,17 @@ func (k *Kit) isServed(p *partition, group string) bool {
 		}
 	}
 	return k.readers.serves(p.keys.Stream, group)
+}
+
+// mustWait reports whether all workers of a group wait for the rate of the group before they read a partition.
+func (k *Kit) mustWait(p *partition, group string) bool {
+	workers := 0
+	for _, w := range k.workers {
+		if w.group == group && slices.Contains(w.queues, p.queue) {
+			workers++
+		}
+	}
+	return workers > 0 && k.clock.waitsToRead(p.keys.Stream, group) >= workers
 }
 
 // heldByWorker is a pending entry of a worker.

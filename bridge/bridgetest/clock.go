@@ -1,6 +1,7 @@
 package bridgetest
 
 import (
+	"context"
 	"maps"
 	"slices"
 	"strconv"
@@ -16,8 +17,12 @@ type kitClock struct {
 	time    time.Time
 	asStr   [3]string // see words
 	timers  map[*kitTimer]bool
-	waiting int // handlers that wait for timers
+	waiting int             // handlers that wait for timers
+	reading map[groupOf]int // partitions of workers that wait for timers before they read
 }
+
+// groupOf is a group of a stream.
+type groupOf struct{ stream, group string }
 
 // kitTimer is a function that waits for its time.
 type kitTimer struct {
@@ -41,7 +46,9 @@ func (c *kitClock) order() {
 	defer c.mu.Unlock()
 }
 
-func newKitClock() *kitClock { return &kitClock{timers: map[*kitTimer]bool{}} }
+func newKitClock() *kitClock {
+	return &kitClock{timers: map[*kitTimer]bool{}, reading: map[groupOf]int{}}
+}
 
 // Now implements clock.Clock.
 func (c *kitClock) Now() time.Time {
@@ -70,6 +77,39 @@ func (c *kitClock) Wait(n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.waiting += n
+}
+
+// WaitToRead implements clock.Clock.
+func (c *kitClock) WaitToRead(ctx context.Context, stream, group string, until time.Time) {
+	of, fired := groupOf{stream, group}, make(chan struct{})
+	timer := &kitTimer{ceilTime(until), func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.reading[of]--
+		close(fired)
+	}}
+	c.mu.Lock()
+	c.timers[timer] = true
+	c.reading[of]++
+	c.mu.Unlock()
+	select {
+	case <-fired:
+		return
+	case <-ctx.Done():
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.timers[timer] { // otherwise the timer fires at this moment
+		delete(c.timers, timer)
+		c.reading[of]--
+	}
+}
+
+// waitsToRead returns how many workers wait for timers before they read a stream for a group.
+func (c *kitClock) waitsToRead(stream, group string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.reading[groupOf{stream, group}]
 }
 
 // waits returns the number of handlers that wait for timers.

@@ -69,6 +69,9 @@ func (hastyClock) AfterFunc(_ time.Duration, f func()) (stop func() bool) {
 // Wait implements clock.Clock.
 func (hastyClock) Wait(int) {}
 
+// WaitToRead implements clock.Clock.
+func (hastyClock) WaitToRead(context.Context, string, string, time.Time) {}
+
 // call calls a handler, and turns a panic into an error.
 func call(ctx context.Context, handler bridge.Handler, m *bridge.Message) (err error) {
 	defer func() {

@@ -255,6 +255,38 @@ func TestABatchWaitsForItsAge(t *testing.T) {
 	})
 }
 
+// The rate of a group must let handlers start when it does in a real run, also if several workers share it. A single
+// worker of a single partition must keep the order of the messages.
+func TestTheRateOfAGroupFollowsTheClock(t *testing.T) {
+	for _, n := range []int{1, 2} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			feature(t, func(r *rig) {
+				op := redistest.Must(admin.New(r.Redis(), r.Prefix()))
+				redistest.Must(op.SetPartitions(r.Context(), "q", n, nil))
+				for range n {
+					r.Run(bridge.WorkerConfig{Queue: "q", Group: "g", GroupRate: "2/h", GroupBurst: 2,
+						Handler: func(_ context.Context, m *bridge.Message) error {
+							if n > 1 {
+								m.ID = "m"
+							}
+							r.note("%s/%d", m.ID, m.Attempt)
+							return nil
+						}})
+				}
+				for i := range 5 {
+					r.send("q", fmt.Sprint("m", i), bridge.In(time.Minute))
+				}
+				r.Advance(24 * time.Hour)
+				if n > 1 {
+					r.want("1m0s m/1", "1m0s m/1", "31m0s m/1", "1h1m0s m/1", "1h31m0s m/1")
+				} else {
+					r.want("1m0s m0/1", "1m0s m1/1", "31m0s m2/1", "1h1m0s m3/1", "1h31m0s m4/1")
+				}
+			})
+		})
+	}
+}
+
 // The clock has whole milliseconds. A batch whose age has a part of one must start all the same.
 func TestAnAgeOfPartsOfAMillisecond(t *testing.T) {
 	t.Parallel()

@@ -32,7 +32,7 @@ var below = map[string]string{
 	"scheduler/planner":    "lua internal/loop scheduler/recurrence",
 	"scheduler/bulk":       "lua internal/loop internal/observe internal/view",
 	"scheduler/producer":   "lua internal/loop internal/observe internal/view",
-	"stream":               "lua internal/loop internal/observe internal/policy internal/view",
+	"stream":               "lua internal/clock internal/loop internal/observe internal/policy internal/view",
 	"stream/await":         "lua internal/loop internal/view",
 	"stream/keeper":        "lua internal/loop internal/observe internal/policy internal/view",
 	"stream/pull":          "lua internal/loop internal/policy internal/tail internal/view stream",

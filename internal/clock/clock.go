@@ -16,6 +16,9 @@ type Clock interface {
 	// Wait notes that n more handlers wait for such a call. With n below 0, it notes that -n handlers do not wait any
 	// more. A test kit moves its clock although these handlers run.
 	Wait(n int)
+	// WaitToRead waits until a time, or until ctx ends. A worker calls it before it reads a stream for a group. A test
+	// kit moves its clock to that time although messages of the stream are ready.
+	WaitToRead(ctx context.Context, stream, group string, until time.Time)
 }
 
 type key struct{}
@@ -40,3 +43,16 @@ func (machine) AfterFunc(d time.Duration, f func()) (stop func() bool) {
 }
 
 func (machine) Wait(int) {}
+
+func (machine) WaitToRead(ctx context.Context, _, _ string, until time.Time) {
+	select {
+	case <-time.After(time.Until(until)):
+	case <-ctx.Done():
+	}
+}
+
+// IsMachine reports whether a clock is the clock of this machine.
+func IsMachine(c Clock) bool {
+	_, ok := c.(machine)
+	return ok
+}
