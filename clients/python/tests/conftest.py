@@ -1,4 +1,4 @@
-"""A redis-server of the tests' own, and the steps of a bridge."""
+"""A redis-server for the tests, and a drain in place of a bridge."""
 from __future__ import annotations
 
 import shutil
@@ -37,7 +37,7 @@ def eventually(holds: Callable[[], Any]) -> Any:
         value = holds()
         if value:
             return value
-        assert time.monotonic() < end, "the condition did not come to hold"
+        assert time.monotonic() < end, "the condition did not become true"
         time.sleep(0.01)
 
 

@@ -66,7 +66,7 @@ def test_retries_by_the_policy_until_the_message_is_dead() -> None:
     assert [(dead.reason, dead.error) for dead in memory.dead] == [("max_attempts", "three")]
 
 
-def test_other_ends() -> None:
+def test_releases_snoozes_dead_letters_and_expiry() -> None:
     memory = Memory()
     memory.schedule("q", id="a", max_snoozes=1)
     assert settlements(memory, Release()) == [Settlement.RELEASED]

@@ -35,7 +35,7 @@ def denials(server: Server) -> list[str]:
     return [what for what in whats if not what.startswith("client")]  # newer versions of redis-py name themselves
 
 
-def test_producer(server: Server) -> None:
+def test_a_producer_needs_the_rights_of_its_user_alone(server: Server) -> None:
     server.redis.execute_command("ACL", "LOG", "RESET")
     server.redis.hset("duestream:queues", "q", "1,2")
     with Client(url_of(server, "producer")) as client:
@@ -49,7 +49,7 @@ def test_producer(server: Server) -> None:
     assert not denials(server)
 
 
-def test_worker(server: Server) -> None:
+def test_a_worker_needs_the_rights_of_its_user_alone(server: Server) -> None:
     server.redis.execute_command("ACL", "LOG", "RESET")
 
     def handle(message: Message) -> None:

@@ -1,4 +1,4 @@
-"""Deliveries: what a handler gets, and what it may ask for."""
+"""The message that a handler gets, and the errors by which a handler chooses its outcome."""
 from __future__ import annotations
 
 import dataclasses
@@ -98,12 +98,12 @@ class Message:
     def cause(self) -> Optional[DuestreamError]:
         """Why the handler should stop: LostError, UnreachableError, CancelledError, StoppingError, HandlerTimeoutError.
 
-        None while it should go on. Long work of a handler that is no coroutine asks now and then.
+        None while it should go on. A function that works for long should check it regularly. A coroutine is cancelled.
         """
         return self._cause
 
     def wait(self, duration: Duration) -> bool:
-        """Waits for a time, but not longer than until the handler should stop. Returns whether it should stop."""
+        """Waits for a time, or until the handler should stop. Returns whether it should stop."""
         return self._told.wait(limits.millis("duration", duration) / 1000)
 
     def set_result(self, value: Union[bytes, str]) -> None:
@@ -120,7 +120,7 @@ class Message:
 
 
 Handler = Callable[[Message], Any]
-"""A function, or a coroutine function. What it returns is ignored."""
+"""A function, or a coroutine function. Its return value is ignored."""
 
 _OWN_FIELDS = {"id", "payload", "attempt", "due_ms", "max_attempts", "expires_ms", "for", "error"}
 
@@ -151,7 +151,7 @@ def parse_entry(entry: bytes, values: list[bytes], queue: str, partition: int, g
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What becomes of a delivery whose handler raised an error: arguments of the script retry."""
+    """The outcome of a delivery whose handler raised an error, as arguments of the script retry."""
 
     action: str
     delay_ms: Optional[int] = None
@@ -163,7 +163,7 @@ class Outcome:
 
 
 def outcome_of(error: BaseException) -> Outcome:
-    """Returns what a handler asked for by the error that it raised."""
+    """Returns the outcome that a handler chose by the error that it raised."""
     text = limits.cut_text(str(error) or type(error).__name__)
     if isinstance(error, Snooze):
         return Outcome("snooze", error.delay_ms, "max_snoozes")
@@ -177,8 +177,8 @@ def outcome_of(error: BaseException) -> Outcome:
 
 
 def timeout_outcome(error: BaseException, timeout: float) -> Outcome:
-    """Is outcome_of for a handler that failed after its time was over. The attempt counts, also if it asked for a
-    snooze or a release. If it asked for a dead letter, it gets one."""
+    """Returns the outcome of a handler that failed after its time limit. The attempt counts, even if the handler asked
+    for a snooze or a release. If it asked for a dead letter, the message becomes one."""
     asked = outcome_of(error)
     if asked.action == "dead":
         return asked

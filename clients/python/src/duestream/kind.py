@@ -22,9 +22,9 @@ KIND_HEADER = "kind"
 """The header that names the kind of a message."""
 
 MAX_UNKNOWN_SNOOZES = 60
-"""After so many snoozes a worker makes a message of an unknown kind a dead letter, but not before UNKNOWN_KIND_TIME."""
+"""Snoozes after which a message of an unknown kind becomes a dead letter, but not within UNKNOWN_KIND_TIME."""
 UNKNOWN_KIND_TIME = 55 * 60.0
-"""Seconds after a worker's first message of an unknown kind in which it makes no dead letter of this kind."""
+"""Seconds since a worker's first message of an unknown kind, during which it makes no dead letter of this kind."""
 _MAX_UNKNOWN_KINDS = 1000
 
 
@@ -47,9 +47,9 @@ class Kind(Generic[T]):
     Without encode and decode the payload is JSON. With a dataclass as type the payload is an object of its fields;
     unknown fields are ignored. A kind without a name stands for messages without the header KIND_HEADER.
 
-    unique_by returns the values that say which thing a message is about, like the ID of an order. At most one message
-    about the same thing is scheduled; a further one is refused with DuplicateError, or replaces it. The values are str,
-    int, bool or None. They become the ID and the ordering key.
+    unique_by returns the values that identify the thing that a message is about, like the ID of an order. At most one
+    message about the same thing is scheduled; a further one is refused with DuplicateError, or replaces it. The values
+    are str, int, bool or None. They become the ID and the ordering key.
     """
 
     name: str
@@ -90,9 +90,10 @@ class Kind(Generic[T]):
         return NewMessage(payload, **options)
 
     def unique_id(self, value: T) -> str:
-        """Returns the ID of the messages about a value, which Client.cancel and Client.reschedule take.
+        """Returns the ID of the messages about a value, for Client.cancel and Client.reschedule.
 
-        It is the same in each language: the name, a colon, and the values as JSON with commas between.
+        It is the same in each language: the name, a colon, and the values as JSON, separated by commas. If this text
+        cannot be an ID, the SHA-256 of the values takes their place.
         """
         if self.unique_by is None:
             raise InvalidError("kind", self.name, "has no unique_by")
@@ -136,8 +137,8 @@ class Mux:
         def close_order(order: Order, message: Message) -> None: ...
 
     A handler is a function or a coroutine function of the value and the message. A message of a kind without a handler
-    is snoozed for some time, for a worker of a newer release, and then becomes a dead letter: see MAX_UNKNOWN_SNOOZES.
-    otherwise sets another handler for such messages.
+    is snoozed for some time, because a worker of a newer release may know the kind. Then it becomes a dead letter: see
+    MAX_UNKNOWN_SNOOZES. The method otherwise sets a handler for such messages.
     """
 
     def __init__(self) -> None:
@@ -199,7 +200,7 @@ class Mux:
 
 
 def kind_of(message: Message) -> str:
-    """Returns the name of a message's kind. A retry holds a name that is not UTF-8 in another field."""
+    """Returns the name of a message's kind. A retry holds a name that is not UTF-8 as base64, in another field."""
     encoded = message.extra.get(f"b64:h:{KIND_HEADER}")
     if KIND_HEADER in message.headers or encoded is None:
         return message.headers.get(KIND_HEADER, "")

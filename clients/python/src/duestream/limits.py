@@ -46,7 +46,7 @@ def check_text(field: str, value: str, most: int = 256) -> None:
 
 
 def utf8_bytes(field: str, value: str) -> int:
-    """Returns the length of a text in UTF-8. Half of a surrogate pair has none, and is refused."""
+    """Returns the length of a text in UTF-8. It refuses half of a surrogate pair, which has no form in UTF-8."""
     try:
         return len(value.encode())
     except UnicodeEncodeError:
@@ -107,10 +107,10 @@ def from_unix_millis(ms: int) -> datetime:
 
 
 def percent(name: str) -> str:
-    """Returns a group as it stands in names of keys and settings: percent-encoded, but for A-Z a-z 0-9 - _ . ~"""
+    """Percent-encodes the name of a group for names of keys and settings: all bytes but A-Z a-z 0-9 - _ . ~"""
     return quote(name, safe="")
 
 
 def cut_text(text: str) -> str:
-    """Returns an error text as an entry holds it: at most 1 KiB of UTF-8."""
+    """Cuts an error text to 1 KiB of UTF-8, which an entry holds at most."""
     return text.encode(errors="replace")[:1024].decode(errors="ignore")

@@ -14,7 +14,7 @@ _WEEK_MS = 7 * 24 * 3600 * 1000
 
 @dataclasses.dataclass(frozen=True)
 class Policy:
-    """What a worker needs of a policy. The defaults are those of duestream."""
+    """The settings of a policy that a worker needs. The default values are those of duestream."""
 
     visibility_ms: int = 30_000
     max_attempts: int = 40
@@ -57,7 +57,7 @@ class Policy:
         return text
 
     def delays(self) -> str:
-        """Returns the delays after failed attempts: the list, or growing ones, each with a random factor."""
+        """Returns the argument delays of the script retry: the list, or doubling delays, each with a random factor."""
         if self.retry_delays_ms:
             return ",".join(map(str, self.retry_delays_ms))
         most = max(self.retry_min_ms, self.retry_max_ms)
@@ -75,7 +75,7 @@ _LIMITS = {
 
 
 def parse_delays(text: Optional[str]) -> Optional[tuple[int, ...]]:
-    """Returns a list of delays in ms, or None if the text is none."""
+    """Returns a list of delays in ms, or None if the text is not a valid list."""
     if text is None or not re.fullmatch("[0-9]{1,15}(,[0-9]{1,15})*", text):
         return None
     delays = tuple(map(int, text.split(",")))

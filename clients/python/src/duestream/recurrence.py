@@ -23,7 +23,7 @@ _DAY_MS = 24 * 3600 * 1000
 class Recurrence:
     """A message that a bridge schedules again and again, with the ID <name>@<Unix ms of the occurrence>.
 
-    Set either cron or every. A recurrence has its place by queue and name.
+    Set either cron or every. Queue and name identify a recurrence.
     """
 
     name: str
@@ -35,9 +35,9 @@ class Recurrence:
     """Five fields (minute, hour, day of the month, month, day of the week), six with seconds in front, or @daily and
     the like."""
     zone: Optional[str] = None
-    """Of cron, like Europe/Paris. None: UTC."""
+    """Time zone of cron, like Europe/Paris. None: UTC."""
     every: Optional[Duration] = None
-    """Instead of cron: from a second to ten years."""
+    """Interval, in place of cron: from a second to ten years."""
     phase: Duration = 0
     """Less than every: occurrences are at 1970-01-01T00:00:00Z + phase + n × every."""
     start: Optional[datetime] = None
@@ -45,14 +45,15 @@ class Recurrence:
     count: int = 0
     """Greatest number of occurrences. 0: no limit."""
     jitter: Duration = 0
-    """Each message is due up to so much later: at most a day."""
+    """Greatest extra delay of a message, chosen by hashing its ID: at most a day."""
     missed: Literal["once", "skip", "all"] = "once"
-    """Which occurrences are made up for if no bridge was alive to plan them: the last one, none, or the last 100."""
+    """The occurrences that are planned late if no bridge was alive at their time: the last one (once), none (skip), or
+    the last 100 (all)."""
     overlap: Literal["allow", "skip"] = "allow"
-    """skip: no occurrence is planned while the one before is unfinished."""
+    """skip: no occurrence is planned while the message of the one before is unfinished."""
     paused: bool = False
     owner: Optional[str] = None
-    """Label of the keeper, for `duestream recur apply`."""
+    """Label of the program that keeps the recurrence. `duestream recur apply` changes only those with its label."""
 
     def check(self) -> None:
         """Raises InvalidError for the first wrong field."""
@@ -61,7 +62,7 @@ class Recurrence:
         limits.check_headers(self.headers)
         limits.check_payload(self._body(), _MAX_PAYLOAD_BYTES)
         if (self.cron is None) == (self.every is None):
-            raise InvalidError("cron", self.cron or "", "must be given, or every, and not both")
+            raise InvalidError("cron", self.cron or "", "must be given if every is not, and only then")
         if self.cron is not None:
             check_cron(self.cron)
             check_zone(self.zone)
@@ -144,17 +145,17 @@ _CRON_WORDS = {"@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnig
 
 
 def check_cron(cron: str) -> None:
-    """Refuses expressions that bridges do not plan."""
+    """Refuses expressions that bridges cannot plan."""
     text = cron.strip().lower()
     if len(cron.encode()) > 512:
         raise InvalidError("cron", cron, "must be at most 512 bytes")
     if text.startswith("@"):
         if text not in _CRON_WORDS:
-            raise InvalidError("cron", cron, "must be @yearly, @monthly, @weekly, @daily or @hourly where it begins "
-                               "with @")
+            raise InvalidError("cron", cron,
+                               "must be @yearly, @monthly, @weekly, @daily or @hourly if it begins with @")
         return
     if "=" in text:
-        raise InvalidError("cron", cron, "must not name a time zone: that is a field of its own")
+        raise InvalidError("cron", cron, "must not name a time zone: use the field zone")
     words = text.split()
     if len(words) not in (5, 6):
         raise InvalidError("cron", cron, "must have 5 fields (minute, hour, day of the month, month, day of the week), "

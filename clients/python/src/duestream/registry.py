@@ -1,4 +1,4 @@
-"""The partition counts of a queue, and the bridges that live."""
+"""The partition counts of a queue, and the protocol levels of live bridges."""
 from __future__ import annotations
 
 import re
@@ -18,7 +18,7 @@ def parse_counts(reply: Any) -> set[int]:
 
 
 class Counts:
-    """All partition counts that the registry ever gave for a queue.
+    """All partition counts that this client has read from the registry for a queue.
 
     Counts that the registry lost are kept. Counts of a deleted queue are forgotten.
     """

@@ -1,7 +1,7 @@
 """A client in memory, for tests of programs. It needs no server, and its clock moves when the test moves it.
 
     memory = Memory()
-    place_order(memory, order)  # the program under test: it calls memory.schedule where else it calls client.schedule
+    place_order(memory, order)  # the program under test, which calls memory.schedule in place of client.schedule
     assert [message.id for message in memory.scheduled("orders")] == ["close-42"]
 
     memory.advance(timedelta(minutes=30))
@@ -59,10 +59,10 @@ class _Scheduled:
 
 
 class Memory:
-    """Has the methods of Client that concern messages, and one group that delivers them.
+    """A client in memory: it has the methods of Client for messages, and delivers the messages to one group.
 
-    It checks messages, IDs and dedup windows, orders messages by key, and retries, snoozes and dead-letters by policy,
-    without the random factor of delays. It has no partitions and no recurrences. It is for one thread.
+    It checks messages, IDs and dedup windows, keeps the order of keys, and retries, snoozes and dead-letters by policy,
+    without the random factor of delays. It has no partitions and no recurrences. Only one thread may use it.
     """
 
     def __init__(self, *, now: Optional[datetime] = None, policy: Policy = Policy(), group: str = "test") -> None:
@@ -144,15 +144,15 @@ class Memory:
         self._now += limits.millis("duration", duration)
 
     def scheduled(self, queue: str) -> list[Message]:
-        """Returns what is scheduled in a queue, retries included, in the order of due times."""
+        """Returns the scheduled messages of a queue, retries included, in the order of due times."""
         waiting = sorted(self._queues.get(queue, []), key=lambda one: (one.due, one.order))
         return [self._message(queue, one) for one in waiting]
 
     def deliver(self, handler: Union[Handler, Mux], queue: Optional[str] = None) -> list[Delivered]:
-        """Calls a handler, or those of a mux, for the messages that are due: of a queue, or of all.
+        """Calls a handler, or the handlers of a mux, for the due messages of one queue, or of all queues.
 
-        Each message is delivered once, in the order of due times. Call it again for what is due again. A handler that
-        is a coroutine function runs in an event loop of its own.
+        It delivers each message once, in the order of due times. Call it again for messages that are due again. Each
+        call of a coroutine function runs in a new event loop.
         """
         delivered: list[Delivered] = []
         seen: set[int] = set()  # the orders of messages
@@ -189,7 +189,7 @@ class Memory:
         return found
 
     def _next(self, queue: Optional[str], seen: set[int]) -> Optional[tuple[str, _Scheduled]]:
-        """Returns the earliest message that is due, and does not wait for the retry of another one with its key."""
+        """Returns the earliest due message that does not wait for the retry of another message with its key."""
         due: list[tuple[str, _Scheduled]] = []
         for name, waiting in self._queues.items():
             held = {one.new.key: one for one in waiting if one.is_retry and one.new.key is not None}

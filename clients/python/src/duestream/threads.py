@@ -1,4 +1,4 @@
-"""Threads for handlers that are no coroutines."""
+"""Threads for handlers that are not coroutine functions."""
 from __future__ import annotations
 
 import queue
@@ -9,9 +9,9 @@ from typing import Any
 
 
 class DaemonThreads:
-    """Runs calls in threads, each in one that is idle, or in a new one.
+    """Runs each call in an idle thread, or in a new one.
 
-    Unlike those of concurrent.futures, the threads do not keep a process alive: a handler that hangs must not.
+    Unlike threads of concurrent.futures, these threads do not keep a process alive, so a handler that hangs cannot.
     """
 
     def __init__(self, name: str) -> None:

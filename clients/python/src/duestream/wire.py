@@ -1,4 +1,4 @@
-"""Keys, commands and scripts: what both drivers, the synchronous and the asyncio one, send to Redis.
+"""The keys, commands and scripts that both drivers, the synchronous and the asyncio one, send to Redis.
 
 The protocol is written once, as generators. A generator yields commands, and gets their replies. It yields a Sleep to
 wait. A driver performs what is yielded, with a blocking client or with an asyncio client.
@@ -55,7 +55,7 @@ class Partition:
 
 
 def partition_of(id_or_key: str, count: int) -> int:
-    """Returns the partition of a message: by its key if it has one, else by its ID."""
+    """Returns the partition for the key of a message, or for the ID of a message without a key."""
     return zlib.crc32(id_or_key.encode()) % count
 
 
@@ -66,7 +66,7 @@ class Script(NamedTuple):
 
 @functools.cache
 def script(name: str) -> Script:
-    """Returns a script of duestream. Its first line is a remark for readers, and is not sent."""
+    """Returns a script of duestream, without its first line, which is a comment for readers."""
     file = importlib.resources.files("duestream") / "lua" / f"{name}.lua"
     text = file.read_text("utf-8").split("\n", 1)[1]
     return Script(text, hashlib.sha1(text.encode()).hexdigest())
@@ -99,7 +99,7 @@ def evaluate(name: str, keys: Sequence[str], *args: Union[str, bytes, int]) -> S
 
 def evaluate_each(name: str, keys: Sequence[str], before: Sequence[Union[str, bytes]],
                   items: Sequence[Sequence[Union[str, bytes]]], actor: str) -> Steps[list[int]]:
-    """Calls a script that answers an integer for each item, and sends again those that it did not look at (-9)."""
+    """Calls a script that answers an integer for each item. It sends the items that were not looked at (-9) again."""
     answers: list[int] = []
     while len(answers) < len(items):
         left = [value for item in items[len(answers):] for value in item]
@@ -112,9 +112,10 @@ def evaluate_each(name: str, keys: Sequence[str], before: Sequence[Union[str, by
 
 
 def repeat(what: Callable[[], Steps[T]], until: float, harmless: bool = False) -> Steps[T]:
-    """Repeats a call after errors that pass, unless the try that failed began after a point of time.monotonic().
+    """Repeats a call after temporary errors, but not if the failed try began after until, in time.monotonic().
 
-    A call that may have been executed, although no reply came, ends with an UncertainError, unless it is harmless.
+    If a try may have been executed although no reply came, the error is an UncertainError. If the call is harmless, the
+    error is that of the last try.
     """
     pause, sent = 0.02, False
     while True:
@@ -132,7 +133,7 @@ def repeat(what: Callable[[], Steps[T]], until: float, harmless: bool = False) -
 
 
 def text_of(reply: Any) -> str:
-    """Returns a reply as text; empty for none."""
+    """Returns a reply as text. The text is empty if there is no reply."""
     return reply.decode(errors="replace") if isinstance(reply, bytes) else str(reply or "")
 
 

@@ -90,18 +90,19 @@ class _Delivery:
 class Worker:
     """Delivers the messages of queues to the handlers of one group, at least once.
 
-    Give either handler and queues, or a mux, whose kinds name the queues. run blocks until stop, SIGTERM or SIGINT;
-    serve is the same as a coroutine. Handlers are functions, which run in threads, or coroutine functions.
+    Give either handler and queues, or a mux, whose kinds name the queues. run blocks until stop, SIGTERM or SIGINT.
+    serve is a coroutine that works until stop, and handles no signals. Handlers are functions, which run in threads, or
+    coroutine functions.
 
-    - A handler that returns acknowledges its message. One that raises an error fails it: the message is delivered again
-      after the delay of the policy, or becomes a dead letter when its attempts are used up. RetryAfter, DeadLetter,
-      Snooze and Release choose another way.
+    - When a handler returns, its message is acknowledged. When it raises an error, the message is delivered again after
+      the delay of the policy, or becomes a dead letter when its attempts are used up. RetryAfter, DeadLetter, Snooze
+      and Release choose another outcome.
     - concurrency: how many handlers run at once, for all queues together. Give at least one for each partition.
-    - shutdown_timeout: how long handlers may go on after a stop. Then they are told to stop (Message.cause; a coroutine
-      is cancelled), and after cancel_grace the worker ends with AbandonedError if one has not returned.
-    - handler_timeout: how long a handler may take if neither its message nor the policy says it; 0: no limit. A handler
-      that goes on for abandon_after after that is abandoned: its attempt has failed, and its place is free.
-    - settled is called with each message and how its delivery ended. It must not block.
+    - shutdown_timeout: how long handlers may go on after a stop. Then they are told to stop: Message.cause is set, and
+      a coroutine is cancelled. After a further cancel_grace, serve raises AbandonedError if a handler has not returned.
+    - handler_timeout: the time limit of a handler if neither its message nor the policy has one; 0: no limit. A handler
+      that goes on for a further abandon_after is abandoned: its attempt has failed, and its place is free.
+    - settled is called with each message and the settlement of its delivery. It must not block.
     """
 
     def __init__(self, url: str = DEFAULT_URL, *, group: str, queues: Sequence[str] = (),
@@ -131,7 +132,7 @@ class Worker:
         self._actor = f"worker {self.consumer}"
 
         self.stats: Counter[Settlement] = Counter()
-        """How many deliveries ended in which way."""
+        """The number of deliveries with each settlement."""
 
         self._parts: dict[tuple[str, int], _Part] = {}
         self._waiting: deque[_Delivery] = deque()  # read, and no place is free yet
@@ -151,7 +152,7 @@ class Worker:
         asyncio.run(self._serve_until_signal())
 
     def stop(self) -> None:
-        """Makes the worker end: it reads nothing more, and finishes what it has begun. Any thread may call it."""
+        """Ends the worker: it reads nothing more, and finishes messages that it has begun. Any thread may call it."""
         self._stop_asked.set()
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the worker has ended
@@ -164,10 +165,10 @@ class Worker:
         await self.serve()
 
     async def serve(self) -> None:
-        """Reads, handles and settles until stop. Then it lets handlers finish, and releases what none has begun.
+        """Reads, handles and settles until stop. Then it lets handlers finish, and releases the other messages.
 
-        It never gives up in an outage of Redis. It raises AbandonedError if handlers did not return in time: their
-        entries come back after the visibility timeout. A serve that is cancelled leaves everything that it held.
+        An outage of Redis does not end it. It raises AbandonedError if handlers did not return in time: their entries
+        come back after the visibility timeout. If serve is cancelled, all its messages come back in this way.
         """
         if self._was_run:
             raise RuntimeError("serve may be called once")
@@ -226,7 +227,7 @@ class Worker:
         return True
 
     async def _leave(self, part: _Part) -> None:
-        """Releases what a lost reply gave to this consumer, and removes the consumer."""
+        """Releases the entries that this consumer was given in lost replies, and removes the consumer."""
         try:
             async with asyncio.timeout(CALL_TIMEOUT):
                 while unseen := await self._ask(self._unseen(part)):
@@ -287,7 +288,7 @@ class Worker:
             self._take(by_stream[text_of(stream)], entries)
 
     async def _read(self, command: Command) -> Any:
-        """Sends a blocking read, and returns its reply. A stop interrupts it; _leave releases what it may have got."""
+        """Sends a blocking read, and returns its reply. A stop interrupts it, and _leave releases its entries."""
         reading = asyncio.create_task(self._ask(ask(command)))
         stopping = asyncio.create_task(self._stopping.wait())
         try:
@@ -305,7 +306,7 @@ class Worker:
                 reading.exception()  # without this call asyncio logs an error of a read that was cut off
 
     def _take(self, part: _Part, entries: Iterable[Sequence[Any]]) -> None:
-        """Begins with entries that this consumer was given."""
+        """Begins the work on entries that this consumer was given."""
         now = time.monotonic()
         for entry, values in entries:
             if values is None:
@@ -336,8 +337,8 @@ class Worker:
     async def _rejoin(self) -> None:
         """Joins at the start. After a broken connection it takes up the entries that the server has given away since.
 
-        What a consumer of this name was given before this worker started is left alone: its holder may have crashed
-        because of one of these messages.
+        Entries that a consumer of this name was given before this worker started are left alone: one of them may have
+        crashed that consumer.
         """
         await self._refresh()
         for part in list(self._parts.values()):
@@ -375,7 +376,7 @@ class Worker:
         return unseen[:_FETCH_BATCH]
 
     async def _take_up(self, part: _Part, entries: list[str]) -> None:
-        """Begins with entries of a lost reply. They are extended first, so that no bridge takes them back meanwhile."""
+        """Begins the work on entries of a lost reply. It extends them first, so that no bridge takes them back."""
         answers = await self._ask(self._extend_steps(part, [[entry, ""] for entry in entries]))
         cancelled = [[entry, "", "cancel", "", "", ""] for entry, n in zip(entries, answers) if n == _HELD_CANCELLED]
         if cancelled:
@@ -418,7 +419,7 @@ class Worker:
         self._finish(delivery, error)
 
     def _finish(self, delivery: _Delivery, error: Optional[BaseException]) -> None:
-        """Decides what becomes of a message whose handler returned, raised an error, or was abandoned."""
+        """Decides the outcome of a message whose handler returned, raised an error, or was abandoned."""
         delivery.ended = True
         cause = delivery.message.cause
         if isinstance(cause, LostError):
@@ -439,7 +440,7 @@ class Worker:
             self._settle(delivery, outcome)
 
     def _tell(self, delivery: _Delivery, cause: DuestreamError) -> None:
-        """Tells a handler that it should stop. A coroutine is cancelled, a function asks for Message.cause."""
+        """Tells a handler that it should stop. A coroutine is cancelled. A function reads Message.cause."""
         first = delivery.message.cause is None
         delivery.message._tell(cause)
         if delivery.task is None:
@@ -553,7 +554,7 @@ class Worker:
             await _wait(self._changed, max(0.01, pause))
 
     async def _extend(self, part: _Part) -> None:
-        """Restarts the visibility timeout of what is held. It tells handlers whose message is lost or cancelled."""
+        """Restarts the visibility timeout of held entries. It tells handlers of lost and cancelled messages to stop."""
         visibility = part.queue.policy.visibility_ms / 1000
         held = list(part.held.values())
         for start in range(0, len(held), _EXTEND_BATCH):
@@ -611,7 +612,7 @@ class Worker:
         return await self._driver.run(steps)
 
     async def _insist(self, call: Callable[[], Coroutine[Any, Any, T]]) -> Optional[T]:
-        """Repeats a call that does no harm when it is repeated, until Redis answers. None: the worker has ended."""
+        """Repeats a call until Redis answers. The call must be harmless to repeat. None: the worker has ended."""
         pause = 0.1
         while not self._hard.is_set():
             try:
