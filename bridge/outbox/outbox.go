@@ -87,6 +87,10 @@ func (o *Outbox) Schedule(ctx context.Context, tx Tx, queue string, payload []by
 	options ...bridge.Option) (id string, err error) {
 	m := bridge.NewMessage{Payload: payload}
 	for _, set := range options {
+		if set == nil {
+			m.Refuse("option", "nil", "must be an Option")
+			continue
+		}
 		set(&m)
 	}
 	return o.Send(ctx, tx, queue, m)

@@ -402,6 +402,7 @@ func TestMisuseIsToldAtOnce(t *testing.T) {
 		"queue":   func() error { _, err := r.Schedule(r.ctx, r.db, "no such/queue", nil); return err },
 		"at":      func() error { _, err := r.Schedule(r.ctx, r.db, "q", nil, bridge.At(time.Time{})); return err },
 		"id":      func() error { _, err := r.Schedule(r.ctx, r.db, "q", nil, bridge.WithID("")); return err },
+		"option":  func() error { _, err := r.Schedule(r.ctx, r.db, "q", nil, nil); return err },
 		"delay":   func() error { _, err := r.Schedule(r.ctx, r.db, "q", nil, bridge.In(-1)); return err },
 		"dedup":   func() error { _, err := r.Schedule(r.ctx, r.db, "q", nil, bridge.Dedup(hour)); return err },
 		"replace": func() error { _, err := r.Schedule(r.ctx, r.db, "q", nil, bridge.Replace); return err },
