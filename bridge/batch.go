@@ -93,8 +93,8 @@ func (k *batchKind) checkWorker(slots int, handlerTimeout time.Duration) error {
 	return errors.Join(faults...)
 }
 
-// left returns the result of a delivery that has left its batch before the start. If its time was over, the result
-// explains it, because the handler was not called, and the dead letter of the last attempt shows only this text.
+// left returns the result of a delivery that left its batch before the start. If the delivery has reached its time
+// limit, the result says why: the handler was not called, and the dead letter of the last attempt shows only this text.
 func (k *batchKind) left(cause error) error {
 	if !errors.Is(cause, ErrHandlerTimeout) {
 		return cause

@@ -95,7 +95,7 @@ func TestAUniqueMessageIsScheduledOnce(t *testing.T) {
 	redistest.Must(index.Schedule(s.ctx, s.client, order{ID: 3}, bridge.In(time.Hour)))
 }
 
-// Cancel must need only the values that say which thing the message is about, and must refuse a kind without them.
+// Cancel must need only the values that identify the thing of the message, and must refuse a kind without UniqueBy.
 func TestAUniqueMessageIsCancelledByItsValue(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)

@@ -75,8 +75,8 @@ func (c WorkerConfig) checkGroupRate() error {
 // rate allows within readAhead, after the handlers of deliveries that wait already. It blocks until it can return at
 // least one, and returns zero if ctx ends first. It calls blocked before it waits.
 //
-// In a test kit nothing is read ahead, and each wait is as long as it must be, so that the clock of the kit stops only
-// when a handler may start.
+// In a test kit a worker reads nothing ahead, and waits exactly until a handler may start. So the clock of the kit
+// stops only at such times.
 func (r *groupRate) admit(ctx context.Context, stream string, limit int, blocked func()) (int, error) {
 	c := clock.Of(ctx)
 	isKit := !clock.IsMachine(c)

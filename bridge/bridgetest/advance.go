@@ -23,8 +23,9 @@ const mostTimes = 100_000
 // mostPasses bounds the passes of the bridge at one time.
 const mostPasses = 100_000
 
-// mostInChain bounds the looks at one time that find no unread message although messages were handled since the look
-// before. While many messages are ready, there are few such looks. There are many if each message leads to the next.
+// mostInChain bounds a chain of messages at one time, in which each message leads to the next. It counts the looks that
+// find no unread message although messages were handled since the look before. A chain has one such look for each
+// message. Many messages that are ready together have few.
 const mostInChain = 10_000
 
 // Advance moves the clock forward by d, and everything that falls due in this time happens, in the order of its time:

@@ -55,7 +55,7 @@ func Deliver[T any](t TB, mux *bridge.Mux, kind bridge.Kind[T], value T,
 	return bridge.OutcomeOf(call(ctx, handler, m))
 }
 
-// hastyClock lets no time pass before a function that is to be called later. So a batch starts with its first message.
+// hastyClock calls a function of AfterFunc at once. So a batch starts with its first message.
 type hastyClock struct{}
 
 // Now implements clock.Clock.

@@ -23,7 +23,7 @@ const (
 	maxArrayBytes = 16 << 20 // of a JSON array, which is read whole before its messages are scheduled
 	maxItems      = 10_000   // of an array
 
-	// fewElements is the longest line, in bytes, that is decoded without counting its headers and delays before.
+	// fewElements is the length in bytes above which the headers and delays of a line are counted before it is decoded.
 	fewElements = 16 << 10
 
 	blankLines     = 1000 // empty lines that every stream may hold
@@ -218,7 +218,7 @@ func (b *batch) add(c *call, number int, text []byte, tooLong bool) {
 
 // parseLine reads an object of a batch.
 func parseLine(text []byte) (bridge.NewMessage, error) {
-	if len(text) > fewElements && json.Valid(text) { // else Parse says why not
+	if len(text) > fewElements && json.Valid(text) { // parseLine reports the fault of other texts
 		if err := checkElements(text, newMessageElements()); err != nil {
 			return bridge.NewMessage{}, err
 		}

@@ -167,7 +167,7 @@ func peek(c *call) (int, any, error) {
 	return http.StatusOK, answer, nil
 }
 
-// fitting returns how many of the first members have at most maxAnswered bytes of payloads together, but at least one.
+// fitting returns how many of the first messages have at most maxAnswered bytes of payloads together, but at least 1.
 func fitting(list []admin.Due) int {
 	bytes := int64(0)
 	for i, d := range list {

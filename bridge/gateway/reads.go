@@ -10,7 +10,7 @@ import (
 // the answer is complete.
 const (
 	maxReads    = 16       // at the same time; readers divides them among tokens
-	maxAnswered = 16 << 20 // bytes of payloads of a list; the first message of the list may have all of them
+	maxAnswered = 16 << 20 // bytes of payloads of a list; the first message is always in the list
 	maxUnread   = 64 << 20 // of large answers to one token that wait to be read
 )
 

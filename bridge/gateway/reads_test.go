@@ -54,7 +54,7 @@ func TestAListHasBoundedPayloads(t *testing.T) {
 	redistest.Want(t, "length of a list with the largest payload", len(list.Next), 1)
 }
 
-// Few requests read payloads at a time, and a token leaves places to others.
+// Few requests read payloads at a time. One token cannot take all their places.
 func TestATokenDoesNotReadAllPayloads(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(c *Config) { c.Timeout = time.Second })
@@ -83,7 +83,7 @@ func TestATokenDoesNotReadAllPayloads(t *testing.T) {
 	redistest.Want(t, "places that are taken", r.g.reads.taken+len(r.g.reads.by)+len(r.g.reads.waiting), 0)
 }
 
-// A request that waits for a place gets it in its turn. Too many of one token do not wait.
+// A request that waits for a place gets it in its turn. If enough requests of its token wait, a request is refused.
 func TestReadersWaitInTheirOrder(t *testing.T) {
 	t.Parallel()
 	r := &readers{most: 2, waiters: 1}

@@ -131,7 +131,8 @@ func (m *Metrics) Describe(out chan<- *prometheus.Desc) {
 }
 
 // Collect implements prometheus.Collector. It reads the state of the queues that the bridges of this process own, and
-// the tables of its relays, within Config.Timeout. Concurrent scrapes share one read of the state.
+// the tables of its relays, within Config.Timeout. Concurrent scrapes share one read of the queues. Each scrape reads
+// the tables.
 func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 	rows := make(chan []prometheus.Metric, 1)
 	go func() { rows <- m.outboxes.read() }()

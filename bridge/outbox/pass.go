@@ -410,8 +410,8 @@ func (r *Relay) settle(ctx context.Context, tx *sql.Tx, rows []*row, results []e
 	return settled, nil
 }
 
-// reportQueue remembers whether a queue must wait, and logs the change. hasTaken: it took at least one row. Then its
-// server works, though not for each call, so the pauses begin anew and stay short.
+// reportQueue remembers whether a queue must wait, and logs the change. hasTaken reports that the queue took at least
+// one row. Then its server works, although not for each call, so the pauses begin anew and stay short.
 func (r *Relay) reportQueue(queue string, hasTaken bool, err error) {
 	r.reporter.ReportPart("queue "+queue, explained(err))
 	if err == nil {

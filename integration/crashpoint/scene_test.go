@@ -44,7 +44,7 @@ type debt struct {
 // interruptedMost is debt.most of an entry that the script reclaim takes. If a command is refused between XAUTOCLAIM or
 // XCLAIM and XACK, the entry stays with the reclaimer's consumer, and the server has counted the claim as another
 // delivery. The next pass cannot tell this delivery from one to a worker, and adds it to the attempts. So the bound is
-// exact; TestEveryScriptStepFails checks that each scenario with it reaches it.
+// exact; TestEveryScriptStepFails checks that each scenario with this bound reaches it.
 const interruptedMost = 3
 
 type address struct{ group, id string }

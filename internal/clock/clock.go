@@ -17,7 +17,7 @@ type Clock interface {
 	// more. A test kit moves its clock although these handlers run.
 	Wait(n int)
 	// WaitToRead waits until a time, or until ctx ends. A worker calls it before it reads a stream for a group. A test
-	// kit moves its clock to that time although messages of the stream are ready.
+	// kit may then move its clock to that time, although messages of the stream are ready.
 	WaitToRead(ctx context.Context, stream, group string, until time.Time)
 }
 

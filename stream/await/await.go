@@ -208,7 +208,7 @@ type wait struct {
 	namesAt time.Time // when they were read
 }
 
-// run polls, and looks beside it, because a look at a long stream takes time, and waits for other looks.
+// run polls. It looks in another goroutine, because a look at a long stream takes time, and waits for other looks.
 func (w *wait) run(ctx context.Context) (MessageResult, error) {
 	began, lookAgain, longest := time.Now(), firstLook, longLook
 	if w.state != AwaitDone { // only a look tells
@@ -261,7 +261,7 @@ func (w *wait) run(ctx context.Context) (MessageResult, error) {
 	}
 }
 
-// poll returns the result, if there is one. It reads the partitions of the queue now and then.
+// poll returns the result, or ErrNoResult. It reads the list of partitions anew if the list is older than namesAge.
 func (w *wait) poll(ctx context.Context) (MessageResult, error) {
 	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()

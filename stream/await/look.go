@@ -30,8 +30,8 @@ type sighting struct {
 	died  *DeadError // if place is dead
 }
 
-// look finds out where a message is. ended reports that there is nothing more to wait for. The error gives the reason;
-// without an error, the state is reached.
+// look searches the queue for a message. ended reports that a wait is over. Without an error, the message has reached
+// the state; with one, it will not reach the state, and the error gives the reason.
 func (w *Waiter) look(ctx context.Context, queue, id, group string,
 	state Awaited, after time.Time) (ended bool, err error) {
 	const (
@@ -68,8 +68,8 @@ func (w *Waiter) look(ctx context.Context, queue, id, group string,
 	}
 }
 
-// searchInTurn is search, but all searches of a Waiter together take at most a fifth of the time, because they read
-// whole streams.
+// searchInTurn calls search when no other search of the Waiter runs or rests. So all searches together take at most a
+// fifth of the time, because they read whole streams.
 func (w *Waiter) searchInTurn(ctx context.Context, queue, id, group string, after time.Time) (sighting, error) {
 	select {
 	case w.looks <- struct{}{}:
