@@ -15,10 +15,10 @@ import type { Argument } from './wire.js';
 
 const keyLevel = 2; // the level of bridges that serve messages with a key
 const recurrenceLevel = 2;
-const callMessages = 256; // of one script call
-const callBytes = 512 << 10;
-const lookIds = 500; // of one look for duplicates
-const parked = 4e15; // is added to the due time of a message that waits for its key
+const callMessages = 256; // most messages of one script call
+const callBytes = 512 << 10; // most bytes of one script call
+const lookIds = 500; // most IDs of one look for duplicates
+const parked = 4e15; // added to the due time of a message that waits for its key
 const enqueueKeys = 'due payload meta stream wake seen policy history turns';
 
 // Verdicts of the script enqueue.
@@ -28,11 +28,11 @@ const ready = 2;
 const replaced = 4;
 
 export interface ClientOptions {
-  /** Of all keys. The default is duestream. */
+  /** Prefix of all keys. The default is duestream. */
   prefix?: string;
-  /** How long a call is repeated after errors that pass. The default is 10 s. */
+  /** How long a call is repeated after temporary errors. The default is 10 s. */
   retryTimeoutMs?: number;
-  /** Of this client, in the histories of queues. */
+  /** Name of this client in the histories of queues. */
   name?: string;
   /**
    * Accepts messages with a key, and recurrences, while a bridge is alive that may not serve them, instead of throwing
@@ -41,7 +41,7 @@ export interface ClientOptions {
   allowOldBridges?: boolean;
 }
 
-/** A message of a batch on its way: its place in the batch, and what becomes of it. */
+/** A message of a batch, with its partition, and with its result when it has one. */
 interface Item {
   readonly message: NewMessage;
   readonly id: string;
@@ -52,7 +52,7 @@ interface Item {
 /**
  * Schedules, cancels and reschedules messages. Calls may run at the same time.
  *
- * A call is repeated after errors that pass, like a lost reply or a failover, until retryTimeoutMs has passed. A
+ * A call is repeated after temporary errors, like a lost reply or a failover, until retryTimeoutMs has passed. A
  * repeated call never stores a message twice.
  */
 export class Client {
@@ -87,14 +87,14 @@ export class Client {
 
   /**
    * Stores one message. When the promise resolves, the message will be delivered at least once to every group of the
-   * queue, unless it is cancelled or becomes a dead letter. After UnavailableError the message may have been stored;
-   * after any other error it was not.
+   * queue, unless it is cancelled or becomes a dead letter. After UncertainError the message may have been stored.
+   * After other errors it was not.
    */
   schedule(queue: string, payload: string | Uint8Array = '', options: ScheduleOptions = {}): Promise<Receipt> {
     return this.send(queue, { ...options, payload });
   }
 
-  /** Is schedule for a NewMessage. */
+  /** Does the same as schedule for a NewMessage. */
   async send(queue: string, message: NewMessage): Promise<Receipt> {
     const [result] = await this.sendBatch(queue, [message]);
     if (!result?.receipt) throw result?.error ?? new DuestreamError('the message has no result');
@@ -236,7 +236,7 @@ export class Client {
     });
   }
 
-  /** Moves a scheduled message to a new due time, and returns that. NotScheduledError: it was not scheduled. */
+  /** Moves a scheduled message to a new due time, and returns this time. NotScheduledError: it was not scheduled. */
   async reschedule(queue: string, id: string, to: { delayMs: number } | { at: Date }): Promise<Date> {
     limits.checkNames('field', to, ['delayMs', 'at']);
     checkMessage({ ...to, id });
@@ -313,7 +313,7 @@ export class Client {
     return found.sort((a, b) => (a.name < b.name ? -1 : 1));
   }
 
-  /** Removes a recurrence. A bridge cancels its scheduled messages within 5 s. NoRecurrenceError: it is unknown. */
+  /** Removes a recurrence. A bridge cancels its scheduled messages within 5 s. NoRecurrenceError: it does not exist. */
   async removeRecurrence(queue: string, name: string): Promise<void> {
     const until = this.#begin(queue);
     const keys = new Partition(this.#prefix, queue);
@@ -324,9 +324,9 @@ export class Client {
     if (removed === 0) throw new NoRecurrenceError(`${queue} has no recurrence ${name}`);
   }
 
-  // ---- the rest -----------------------------------------------------------------------------------------------------
+  // ---- close and helpers --------------------------------------------------------------------------------------------
 
-  /** Closes the connection. Further calls throw ClosedError. Wait for the calls that run before you close. */
+  /** Closes the connection. Further calls throw ClosedError. Await running calls before you close. */
   async close(): Promise<void> {
     if (this.#closed) return;
     this.#closed = true;
@@ -341,7 +341,7 @@ export class Client {
     }
   }
 
-  /** Checks that a call may begin, and returns until when it is repeated, by performance.now(). */
+  /** Checks that a call may begin. Returns the end of its repetitions, in performance.now(). */
   #begin(queue: string): number {
     if (this.#closed) throw new ClosedError('the client is closed');
     limits.checkQueue(queue);
@@ -361,7 +361,7 @@ interface Chunk {
   bytes: number;
 }
 
-/** Cuts the messages of a partition into calls that do not hold up the server. */
+/** Divides the messages of a partition among calls that do not block the server for long. */
 function* chunks(items: readonly Item[], now: number): Generator<Chunk> {
   let chunk: Chunk = { items: [], values: [], bytes: 0 };
   for (const item of items) {

@@ -1,4 +1,4 @@
-// Deliveries: what a handler gets, and what it may ask for.
+// The message that a handler gets, and the errors by which a handler chooses its outcome.
 import { inspect } from 'node:util';
 import { DuestreamError, HandlerTimeoutError } from './errors.js';
 import * as limits from './limits.js';
@@ -68,7 +68,7 @@ export class Message {
   /** From 1. */
   readonly attempt: number;
   readonly due: Date | undefined;
-  /** The message's own limit. undefined: that of the policy. */
+  /** The message's own limit. undefined: the limit of the policy. */
   readonly maxAttempts: number | undefined;
   readonly expires: Date | undefined;
   /** The only group that a retry is for. Empty: every group. */
@@ -114,8 +114,8 @@ export class Message {
   }
 
   /**
-   * Is aborted when the handler should stop. Its reason is a LostError, UnreachableError, CancelledError, StoppingError
-   * or HandlerTimeoutError. Long work looks at it, or passes it on, as to fetch.
+   * Aborted when the handler should stop. Its reason is a LostError, UnreachableError, CancelledError, StoppingError or
+   * HandlerTimeoutError. A handler that works for long should check the signal, or pass it on, for example to fetch.
    */
   get signal(): AbortSignal {
     return this.#told.signal;
@@ -152,7 +152,7 @@ export function fieldsOf(reply: Reply): Map<string, Buffer> {
     [String(name), Buffer.isBuffer(value) ? value : Buffer.from(String(value))]));
 }
 
-/** What becomes of a delivery whose handler threw an error: arguments of the script retry. */
+/** The outcome of a delivery whose handler threw an error, as arguments of the script retry. */
 export interface Outcome {
   readonly action: 'retry' | 'dead' | 'release' | 'snooze' | 'cancel';
   readonly delayMs?: number;

@@ -44,7 +44,7 @@ export class UncertainError extends UnavailableError {
   }
 }
 
-/** The client was closed before. */
+/** The client has been closed. */
 export class ClosedError extends DuestreamError {}
 
 /** The ACL user may not run a command, or the password is wrong. */
@@ -68,7 +68,7 @@ export class NoGroupError extends DuestreamError {}
 /** The queue has no recurrence of that name. */
 export class NoRecurrenceError extends DuestreamError {}
 
-/** A worker stopped while handlers were still running, because they ignored that they were told to stop. */
+/** A worker stopped although handlers were still running, because they did not stop when they were told to. */
 export class AbandonedError extends DuestreamError {}
 
 // The reasons for which the signal of a message is aborted.
@@ -104,7 +104,7 @@ const serverErrors: ReadonlyArray<readonly [string, ErrorClass]> = [
   ['TRYAGAIN', UnavailableError], ['MASTERDOWN', UnavailableError], ['UNKILLABLE', UnavailableError],
 ];
 
-/** Whether the server answered with this error. Any other error is one of the connection. */
+/** Reports whether the server answered with this error. Any other error is an error of the connection. */
 export function isServerError(error: Error): boolean {
   return error.name === 'ReplyError';
 }

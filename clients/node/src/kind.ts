@@ -10,15 +10,15 @@ import type { NewMessage, Receipt, ScheduleOptions } from './message.js';
 /** The header that names the kind of a message. */
 export const kindHeader = 'kind';
 
-/** After so many snoozes a worker makes a message of an unknown kind a dead letter, but not before unknownKindMs. */
+/** Snoozes after which a message of an unknown kind becomes a dead letter, but not within unknownKindMs. */
 export const maxUnknownSnoozes = 60;
 
-/** Time after a worker's first message of an unknown kind in which it makes no dead letter of this kind, in ms. */
+/** Time in ms since a worker's first message of an unknown kind, during which it makes no dead letter of this kind. */
 export const unknownKindMs = 55 * 60_000;
 
 const maxUnknownKinds = 1000;
 
-/** The values that say which thing a message is about. Numbers are whole. */
+/** A value that helps to identify the thing that a message is about. Numbers are whole. */
 export type UniqueValue = string | number | bigint | boolean | null;
 
 export interface KindOptions<T> {
@@ -32,9 +32,9 @@ export interface KindOptions<T> {
   /** Instead of JSON, together with encode. It may throw Snooze, Release or RetryAfter. */
   decode?: (payload: Buffer) => T;
   /**
-   * Returns the values that say which thing a message is about, like the ID of an order. At most one message about the
-   * same thing is scheduled; a further one is refused with DuplicateError, or replaces it. The values become the ID and
-   * the ordering key.
+   * Returns the values that identify the thing that a message is about, like the ID of an order. At most one message
+   * about the same thing is scheduled; a further one is refused with DuplicateError, or replaces it. The values become
+   * the ID and the ordering key.
    */
   uniqueBy?: (value: T) => readonly UniqueValue[];
 }
@@ -79,8 +79,9 @@ export class Kind<T> {
   }
 
   /**
-   * Returns the ID of the messages about a value, which Client.cancel and Client.reschedule take. It is the same in
-   * each language: the name, a colon, and the values as JSON with commas between.
+   * Returns the ID of the messages about a value, for Client.cancel and Client.reschedule. It is the same in each
+   * language: the name, a colon, and the values as JSON, separated by commas. If this text cannot be an ID, the SHA-256
+   * of the values takes their place.
    */
   uniqueId(value: T): string {
     if (!this.#options.uniqueBy) throw new InvalidError('kind', this.name, 'has no uniqueBy');
@@ -122,8 +123,8 @@ export class Kind<T> {
 }
 
 /**
- * Calls the handler of a message's kind. A message of a kind without a handler is snoozed for some time, for a worker
- * of a newer release, and then becomes a dead letter: see maxUnknownSnoozes.
+ * Calls the handler of a message's kind. A message of a kind without a handler is snoozed for some time, because a
+ * worker of a newer release may know the kind. Then it becomes a dead letter: see maxUnknownSnoozes.
  */
 export class Mux {
   readonly #handlers = new Map<string, Map<string, Handler>>(); // by queue and kind
@@ -180,7 +181,7 @@ export class Mux {
   }
 }
 
-/** Returns the name of a message's kind. A retry holds a name that is not UTF-8 in another field. */
+/** Returns the name of a message's kind. A retry holds a name that is not UTF-8 as base64, in another field. */
 function kindOf(message: Message): string {
   const encoded = message.extra.get(`b64:h:${kindHeader}`);
   return message.headers[kindHeader] ?? Buffer.from(encoded ?? '', 'base64').toString();

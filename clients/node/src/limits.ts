@@ -28,7 +28,7 @@ export function checkText(field: string, value: string, most = 256): void {
   if (/[\x00-\x1f\x7f]/.test(value)) throw new InvalidError(field, value, 'must not hold control characters');
 }
 
-/** Returns the length of a text in UTF-8. Half of a surrogate pair has none, and is refused. */
+/** Returns the length of a text in UTF-8. It refuses half of a surrogate pair, which has no form in UTF-8. */
 export function utf8Bytes(field: string, value: string): number {
   if (typeof value !== 'string') throw new InvalidError(field, value, 'must be a string');
   // With the flag u, whole pairs do not match.
@@ -66,7 +66,7 @@ export function checkBetween(field: string, value: number, least: number, most: 
   }
 }
 
-/** Refuses the fields of an object that nobody would read, like delay instead of delayMs. */
+/** Refuses unknown fields of an object, like delay instead of delayMs. */
 export function checkNames(what: string, given: object, known: readonly string[]): void {
   for (const name of Object.keys(given)) {
     if (!known.includes(name)) throw new InvalidError(what, name, `is unknown: it takes ${known.join(', ')}`);
@@ -94,12 +94,12 @@ export function unixMillis(field: string, at: Date): number {
   return ms;
 }
 
-/** Returns a group as it stands in names of keys and settings: percent-encoded, but for A-Z a-z 0-9 - _ . ~ */
+/** Percent-encodes the name of a group for names of keys and settings: all bytes but A-Z a-z 0-9 - _ . ~ */
 export function percent(name: string): string {
   return encodeURIComponent(name).replace(/[!'()*]/g, (c) => `%${c.charCodeAt(0).toString(16).toUpperCase()}`);
 }
 
-/** Returns an error text as an entry holds it: at most 1 KiB of UTF-8. */
+/** Cuts an error text to 1 KiB of UTF-8, which an entry holds at most. */
 export function cutText(text: string): string {
   // A character that is cut in two becomes U+FFFD at the end.
   return Buffer.from(text).subarray(0, 1024).toString().replace(/\ufffd+$/, '');

@@ -135,7 +135,7 @@ export function whenOf({ at, delayMs = 0, spreadMs = 0 }: ScheduleOptions, id: s
   return `+${limits.wholeMillis('delayMs', delayMs) + offset}`;
 }
 
-/** Returns headers and settings as a JSON object of strings, or nothing. expiresInMs counts from now, Unix ms. */
+/** Returns headers and settings as a JSON object of strings, or ''. expiresInMs counts from now, which is Unix ms. */
 export function metaOf(message: ScheduleOptions, now: number): string {
   const fields = new Map<string, string | number>();
   for (const [name, value] of Object.entries(message.headers ?? {})) fields.set(`h:${name}`, value);

@@ -14,14 +14,14 @@ const numbers = {
   handler_timeout_ms: [0, 0, tenYearsMs],
 } as const;
 
-/** What a worker needs of the policy of a queue, for one group. */
+/** The settings of a queue's policy that a worker needs, for one group. */
 export class Policy {
   readonly visibilityMs: number;
   readonly handlerTimeoutMs: number;
   readonly #number: (name: keyof typeof numbers) => number;
   readonly #delays: readonly number[];
 
-  /** The first valid value counts: the group's own, that of the queue, that of the defaults, the built-in one. */
+  /** The first valid value counts: of the group, of the queue, of the stored defaults, the built-in value. */
   constructor(own: Settings, defaults: Settings, group: string) {
     const values = (name: string) => [own.get(`group:${percent(group)}:${name}`), own.get(name), defaults.get(name)];
     this.#number = (name) => {
@@ -45,7 +45,7 @@ export class Policy {
     return text;
   }
 
-  /** Returns the delays after failed attempts: the list, or growing ones, each with a random factor. */
+  /** Returns the argument delays of the script retry: the list, or doubling delays, each with a random factor. */
   delays(): string {
     if (this.#delays.length) return this.#delays.join();
     const least = this.#number('retry_min_ms');
@@ -59,7 +59,7 @@ export class Policy {
   }
 }
 
-/** Returns a list of delays in ms, or undefined if the text is none. */
+/** Returns a list of delays in ms, or undefined if the text is not a valid list. */
 function parseDelays(text: string | undefined): number[] | undefined {
   if (text === undefined || !/^\d{1,15}(,\d{1,15})*$/.test(text)) return undefined;
   const delays = text.split(',').map(Number);

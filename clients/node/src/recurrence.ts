@@ -4,7 +4,7 @@ import * as limits from './limits.js';
 
 /**
  * A message that a bridge schedules again and again, with the ID <name>@<Unix ms of the occurrence>. Set either cron or
- * everyMs. A recurrence has its place by queue and name. Durations are in ms.
+ * everyMs. Queue and name identify a recurrence. Durations are in ms.
  */
 export interface Recurrence {
   name: string;
@@ -17,9 +17,9 @@ export interface Recurrence {
    * like.
    */
   cron?: string;
-  /** Of cron, like Europe/Paris. Left out: UTC. */
+  /** Time zone of cron, like Europe/Paris. Left out: UTC. */
   zone?: string;
-  /** Instead of cron: from a second to ten years. */
+  /** Interval, in place of cron: from a second to ten years. */
   everyMs?: number;
   /** Less than everyMs: occurrences are at 1970-01-01T00:00:00Z + phaseMs + n × everyMs. */
   phaseMs?: number;
@@ -27,17 +27,17 @@ export interface Recurrence {
   end?: Date;
   /** Greatest number of occurrences. 0: no limit. */
   count?: number;
-  /** Each message is due up to so much later: at most a day. */
+  /** Greatest extra delay of a message, chosen by hashing its ID: at most a day. */
   jitterMs?: number;
   /**
-   * Which occurrences are made up for if no bridge was alive to plan them: the last one (once, the default), none
+   * The occurrences that are planned late if no bridge was alive at their time: the last one (once, the default), none
    * (skip), or the last 100 (all).
    */
   missed?: 'once' | 'skip' | 'all';
-  /** skip: no occurrence is planned while the one before is unfinished. The default is allow. */
+  /** skip: no occurrence is planned while the message of the one before is unfinished. The default is allow. */
   overlap?: 'allow' | 'skip';
   paused?: boolean;
-  /** Label of the keeper, for `duestream recur apply`. */
+  /** Label of the program that keeps the recurrence. `duestream recur apply` changes only those with its label. */
   owner?: string;
 }
 
@@ -80,7 +80,7 @@ function check(recurrence: Recurrence): void {
   limits.checkHeaders(recurrence.headers ?? {});
   limits.payloadBytes(recurrence.payload ?? '', 1 << 20);
   if ((cron === undefined) === (everyMs === undefined)) {
-    throw new InvalidError('cron', cron ?? '', 'must be given, or everyMs, and not both');
+    throw new InvalidError('cron', cron ?? '', 'must be given if everyMs is not, and only then');
   }
   if (cron !== undefined) {
     checkCron(cron);
@@ -141,7 +141,7 @@ export function parseSpec(queue: string, name: string, json: string): StoredRecu
 
 function checkZone(zone: string): void {
   try {
-    // JavaScript also takes names in other letters, and offsets, which bridges do not know.
+    // JavaScript also takes names in another letter case, and offsets. Bridges do not know them.
     const { timeZone } = new Intl.DateTimeFormat('en', { timeZone: zone }).resolvedOptions();
     if (/^[A-Za-z]/.test(zone) && (timeZone === zone || timeZone.toLowerCase() !== zone.toLowerCase())) return;
   } catch {
@@ -168,17 +168,17 @@ const cronFields: readonly CronField[] = [
   { name: 'day of the week', least: 0, most: 7, names: ['sun', 'mon', 'tue', 'wed', 'thu', 'fri', 'sat'] },
 ];
 
-/** Refuses expressions that bridges do not plan. */
+/** Refuses expressions that bridges cannot plan. */
 function checkCron(cron: string): void {
   if (limits.utf8Bytes('cron', cron) > 512) throw new InvalidError('cron', cron, 'must be at most 512 bytes');
   const text = cron.trim().toLowerCase();
   if (text.startsWith('@')) {
     if (cronWords.includes(text)) return;
     throw new InvalidError('cron', cron,
-      'must be @yearly, @monthly, @weekly, @daily or @hourly where it begins with @');
+      'must be @yearly, @monthly, @weekly, @daily or @hourly if it begins with @');
   }
   if (text.includes('=')) {
-    throw new InvalidError('cron', cron, 'must not name a time zone: that is a field of its own');
+    throw new InvalidError('cron', cron, 'must not name a time zone: use the field zone');
   }
   const words = text.split(/\s+/);
   if (words.length !== 5 && words.length !== 6) {

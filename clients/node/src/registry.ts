@@ -1,4 +1,4 @@
-// The partition counts of a queue, and the bridges that live.
+// The partition counts of a queue, and the protocol levels of live bridges.
 import { OldBridgeError } from './errors.js';
 import { maxPartitions, pairsOf, serverTime, textOf } from './wire.js';
 import type { Connection, Reply } from './wire.js';
@@ -12,8 +12,8 @@ function parseCounts(reply: Reply | undefined): number[] {
 }
 
 /**
- * All partition counts that the registry ever gave for a queue. Counts that the registry lost are kept. Counts of a
- * deleted queue are forgotten.
+ * All partition counts that this client has read from the registry for a queue. Counts that the registry lost are kept.
+ * Counts of a deleted queue are forgotten.
  */
 export class Counts {
   #known = new Set([1]);

@@ -1,4 +1,4 @@
-// Keys, commands and scripts: what clients and workers send to Redis.
+// The keys, commands and scripts that clients and workers send to Redis.
 import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -10,7 +10,7 @@ import type { DuestreamError } from './errors.js';
 export type Argument = string | number | Buffer;
 export type Command = readonly [name: string, ...args: Argument[]];
 
-/** A reply of Redis. An error is one of the server, in the place of the reply to one command. */
+/** A reply of Redis. An Error is the error reply of the server to one command. */
 export type Reply = Buffer | string | number | null | Error | Reply[];
 
 export const defaultUrl = 'redis://127.0.0.1:6379';
@@ -35,7 +35,7 @@ export class Partition {
   }
 }
 
-/** Returns the partition of a message: by its key if it has one, else by its ID. */
+/** Returns the partition for the key of a message, or for the ID of a message without a key. */
 export function partitionOf(idOrKey: string, count: number): number {
   return count === 1 ? 0 : crc32(Buffer.from(idOrKey)) % count;
 }
@@ -51,8 +51,8 @@ function crc32(bytes: Buffer): number {
 }
 
 /**
- * A connection to one server. It connects when it is asked, and anew after it broke. A call is never sent twice: its
- * caller decides whether it may be repeated.
+ * A connection to one server. It connects at the first call, and anew at the next call after it broke. A call is never
+ * sent twice: its caller decides whether it may be repeated.
  */
 export class Connection {
   readonly #url: string;
@@ -133,7 +133,7 @@ export class Connection {
     return replies;
   }
 
-  /** Returns the error for a connection that broke. If the server refused the connection, that is the error. */
+  /** Returns the error for a connection that broke. If the server refused the connection, it is the server's error. */
   #failure(what: string, error: Error, sent: boolean): DuestreamError {
     const cause = this.#cause ?? error;
     return isServerError(cause) ? serverError('connect', cause) : connectionError(what, cause, sent);
@@ -184,7 +184,7 @@ interface Script {
 
 const scripts = new Map<string, Script>();
 
-/** Returns a script of duestream. Its first line is a remark for readers, and is not sent. */
+/** Returns a script of duestream, without its first line, which is a comment for readers. */
 export function script(name: string): Script {
   let found = scripts.get(name);
   if (!found) {
@@ -197,8 +197,9 @@ export function script(name: string): Script {
 }
 
 /**
- * Repeats a call after errors that pass, unless the try that failed began after a point in time of performance.now(). A
- * call that may have been executed, although no reply came, ends with an UncertainError, unless it is harmless.
+ * Repeats a call after temporary errors, but not if the failed try began after until, in performance.now(). If a try
+ * may have been executed although no reply came, the error is an UncertainError. If the call is harmless, the error is
+ * that of the last try.
  */
 export async function repeat<T>(call: () => Promise<T>, until: number, harmless = false): Promise<T> {
   let sent = false;
@@ -218,14 +219,14 @@ export async function repeat<T>(call: () => Promise<T>, until: number, harmless 
   }
 }
 
-// ---- what replies hold ----------------------------------------------------------------------------------------------
+// ---- replies --------------------------------------------------------------------------------------------------------
 
-/** Returns a reply as text; empty for none. */
+/** Returns a reply as text. The text is empty if there is no reply. */
 export function textOf(reply: Reply | undefined): string {
   return reply === null || reply === undefined ? '' : String(reply);
 }
 
-/** Returns a reply as a list; empty for none. */
+/** Returns a reply as a list. The list is empty if the reply is not a list. */
 export function listOf(reply: Reply | undefined): Reply[] {
   return Array.isArray(reply) ? reply : [];
 }

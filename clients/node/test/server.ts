@@ -1,4 +1,4 @@
-// A redis-server of the tests' own, and the steps of a bridge.
+// A redis-server for the tests of a file, and a drain in place of a bridge.
 import { spawn } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { mkdtemp, rm } from 'node:fs/promises';
@@ -81,7 +81,7 @@ async function freePort(): Promise<number> {
 export async function eventually(holds: () => boolean | Promise<boolean>): Promise<void> {
   const end = performance.now() + patienceMs;
   while (!await holds()) {
-    if (performance.now() > end) throw new Error('the condition did not come to hold');
+    if (performance.now() > end) throw new Error('the condition did not become true');
     await sleep(10);
   }
 }
