@@ -32,7 +32,7 @@ func Claim(ctx context.Context, c rueidis.Client, key, claimer string, hold, kee
 
 // EndClaim ends a claim. If the effect happened, this is recorded, and the record is kept for keep. Otherwise another
 // attempt may claim the effect at once. isLast is false if the claim is not the last one, and nothing is changed then.
-// If the record is gone, an effect that happened is recorded all the same, and isLast is true. The call may be
+// If the record is gone, an effect that happened is still recorded, and isLast is true. The call may be
 // repeated. One round trip.
 func EndClaim(ctx context.Context, c rueidis.Client, key, claimer string, token int64, happened bool,
 	keep time.Duration) (isLast bool, err error) {

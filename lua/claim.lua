@@ -47,7 +47,7 @@ end
 -- Returns whether this action may end the claim.
 local function may_end()
   -- Redis lost the record of this claim, for example in a failover, and nobody has claimed the effect since. An effect
-  -- that happened is recorded all the same, so that it is not repeated.
+  -- that happened is still recorded, so that it is not repeated.
   if last == 0 then return action == 'record' end
   return last == token and holder == claimer and not (state == 'done' and action == 'give back')
 end

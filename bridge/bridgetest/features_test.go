@@ -287,7 +287,7 @@ func TestTheRateOfAGroupFollowsTheClock(t *testing.T) {
 	}
 }
 
-// The clock has whole milliseconds. A batch whose age has a part of one must start all the same.
+// The clock has whole milliseconds. A batch must also start if its age has a fraction of a millisecond.
 func TestAnAgeOfPartsOfAMillisecond(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, Config{InProcess: true})

@@ -99,8 +99,8 @@ func (c *call) awaitResult(group string, wait time.Duration) (r bridge.MessageRe
 	return r, err
 }
 
-// waitForResult waits for a result, at most as long as wait. isOver reports that this time has passed, or the gateway
-// stops, and no result has come.
+// waitForResult waits for a result, at most as long as wait. isOver reports that there is no result although this time
+// has passed, or because the gateway stops.
 func (c *call) waitForResult(group string, wait time.Duration) (r bridge.MessageResult, isOver bool, err error) {
 	token := c.Grant.Name()
 	defer c.results.end(token)

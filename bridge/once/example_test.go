@@ -149,7 +149,7 @@ func ExampleRedis() {
 	// [charge-42]
 }
 
-// While one attempt holds the claim, the message is snoozed for others.
+// While one attempt holds the claim, other attempts are snoozed.
 func ExampleRedis_Do() {
 	ctx, r, prefix, end := connect()
 	defer end()

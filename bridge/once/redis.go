@@ -105,8 +105,8 @@ func NewRedis(cfg RedisConfig) (*Redis, error) {
 // was paused for longer than Hold then changes nothing. Tokens fit into 53 bits. They also grow after the record is
 // gone, unless the clock of the server was set back, or another server with a clock that is behind took over.
 //
-// The context of effect ends after Hold, with the cause ErrStale. An effect that goes on all the same may run beside
-// the effect of the next attempt.
+// The context of effect ends after Hold, with the cause ErrStale. An effect that goes on after that may run at the same
+// time as the effect of the next attempt.
 //
 // Do stores no result: if called is false, call Message.SetResult outside of effect.
 func (r *Redis) Do(ctx context.Context, m *bridge.Message,

@@ -40,8 +40,8 @@ func (c *claims) do(words ...string) rueidis.RedisMessage {
 	return redistest.Must(c.client.Do(c.Context(), c.client.B().Arbitrary(words...).Build()).ToMessage())
 }
 
-// have delivers a message, with an effect that succeeds. It returns whether the effect was called, and its token.
-func (c *claims) have(m bridge.Message) (called bool, token int64) {
+// deliver delivers a message, with an effect that succeeds. It returns whether the effect was called, and its token.
+func (c *claims) deliver(m bridge.Message) (called bool, token int64) {
 	c.Helper()
 	called, err := c.Do(c.Context(), &m, func(_ context.Context, t int64) error {
 		token = t
@@ -82,12 +82,12 @@ func TestRedisAnEffectHappensOnce(t *testing.T) {
 			{bridge.Message{ID: "a", Queue: "q", Group: "g", Headers: map[string]string{"version": "2"}}, true},
 			{bridge.Message{ID: "b:c", Queue: "q", Group: "a"}, true}, {bridge.Message{ID: "c", Queue: "q", Group: "a:b"}, true},
 		} {
-			called, token := c.have(d.m)
+			called, token := c.deliver(d.m)
 			redistest.Want(t, d.m.Queue+"/"+d.m.Group+"/"+d.m.ID, called, d.called)
 			redistest.Want(t, "token", token > 0, d.called)
 		}
 		other := newClaims(t, s, nil)
-		called, _ := other.have(message)
+		called, _ := other.deliver(message)
 		redistest.Want(t, "another prefix", called, true)
 	})
 }
@@ -114,13 +114,13 @@ func TestRedisOneHolder(t *testing.T) {
 				panic("boom")
 			})
 		}()
-		called, token := c.have(message)
+		called, token := c.deliver(message)
 		redistest.Want(t, "after the panic", called && token > first, true)
 	})
 }
 
-// A worker that was paused for longer than its claim is told, and cannot record its effect or give back the claim of
-// another attempt. Its tokens are lower, so the store of the program can refuse them.
+// A worker that was paused for longer than its claim gets ErrStale. It cannot record its effect or give back the claim
+// of another attempt. Its tokens are lower, so the store of the program can refuse them.
 func TestRedisStaleHolder(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		c := newClaims(t, s, nil)
@@ -134,7 +134,7 @@ func TestRedisStaleHolder(t *testing.T) {
 				tokens = append(tokens, paused, next)
 				return errors.Join(err, fails)
 			})
-			redistest.Want(t, "told", errors.Is(err, ErrStale), fails == nil)
+			redistest.Want(t, "the error is ErrStale", errors.Is(err, ErrStale), fails == nil)
 			c.waits(message) // the next one still holds it
 			c.do("DEL", key)
 		}
@@ -142,7 +142,7 @@ func TestRedisStaleHolder(t *testing.T) {
 	})
 }
 
-// If Redis loses a claim in a failover, the effect is recorded all the same, and not repeated.
+// If Redis loses a claim in a failover, the effect is still recorded, and not repeated.
 func TestRedisALostClaimIsRecorded(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		c := newClaims(t, s, nil)
@@ -174,7 +174,7 @@ func (l *late) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResul
 func TestRedisAPausedAttemptDoesNotBegin(t *testing.T) {
 	t.Parallel()
 	c := newClaims(t, redistest.Shared(t), nil)
-	c.have(bridge.Message{ID: "other", Queue: "q", Group: "g"}) // the server knows the script
+	c.deliver(bridge.Message{ID: "other", Queue: "q", Group: "g"}) // the server knows the script
 	untilItEnds := func() {
 		redistest.Eventually(t, time.Minute, func() (bool, string) {
 			token, _, err := lua.Claim(t.Context(), c.client, c.keys.Once("g", "a"), "next", time.Minute, time.Hour)
@@ -185,7 +185,7 @@ func TestRedisAPausedAttemptDoesNotBegin(t *testing.T) {
 	c.cfg.Redis, c.cfg.Hold = &bridge.Redis{Client: paused}, time.Second
 	called, err := c.Do(t.Context(), &message, func(context.Context, int64) error { return nil })
 	redistest.Want(t, "called", called, false)
-	redistest.Want(t, "told", errors.Is(err, ErrStale), true)
+	redistest.Want(t, "the error is ErrStale", errors.Is(err, ErrStale), true)
 }
 
 // refusing refuses the first call and the third, as a server does during a failover.
@@ -205,10 +205,10 @@ func (r *refusing) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisR
 func TestRedisAFailover(t *testing.T) {
 	t.Parallel()
 	c := newClaims(t, redistest.Shared(t), nil)
-	c.have(bridge.Message{ID: "other", Queue: "q", Group: "g"}) // the server knows the script
+	c.deliver(bridge.Message{ID: "other", Queue: "q", Group: "g"}) // the server knows the script
 	c.cfg.Redis = &bridge.Redis{Client: &refusing{Client: c.client}}
 	for _, want := range []bool{true, false} {
-		called, _ := c.have(message)
+		called, _ := c.deliver(message)
 		redistest.Want(t, "called", called, want)
 	}
 }
@@ -222,7 +222,7 @@ func TestRedisEffectEndsWithItsClaim(t *testing.T) {
 		return context.Cause(ctx)
 	})
 	redistest.Want(t, "cause", errors.Is(err, ErrStale), true)
-	called, _ := c.have(message)
+	called, _ := c.deliver(message)
 	redistest.Want(t, "given back", called, true)
 }
 
@@ -249,7 +249,7 @@ func (d *dying) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResu
 func TestRedisAProcessDiesBetweenTheSteps(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		c := newClaims(t, s, nil)
-		c.have(bridge.Message{ID: "other", Queue: "q", Group: "g"}) // the server knows the script
+		c.deliver(bridge.Message{ID: "other", Queue: "q", Group: "g"}) // the server knows the script
 		for calls, want := range []struct{ before, after int }{{0, 1}, {1, 2}, {1, 1}} {
 			m := message
 			m.ID = strings.Repeat("x", calls+1)
@@ -282,7 +282,7 @@ func TestRedisRecordsExpire(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		c := newClaims(t, s, func(cfg *RedisConfig) { cfg.Hold, cfg.Keep = 2*time.Second, 2001*time.Millisecond })
 		fails := bridge.Message{ID: "fails", Queue: "q", Group: "g"}
-		c.have(message)
+		c.deliver(message)
 		if _, err := c.Do(t.Context(), &fails, func(context.Context, int64) error { return errDied }); err == nil {
 			t.Error("the effect did not fail")
 		}
@@ -291,7 +291,7 @@ func TestRedisRecordsExpire(t *testing.T) {
 			n, err := left.AsInt64()
 			return err == nil && n == 0, "records are left"
 		})
-		called, _ := c.have(message)
+		called, _ := c.deliver(message)
 		redistest.Want(t, "called after the record is gone", called, true)
 	})
 }
@@ -306,7 +306,7 @@ func TestRedisOnAFullServer(t *testing.T) {
 	_, err := c.Do(t.Context(), &message, func(context.Context, int64) error { return errDied })
 	redistest.Want(t, "the handler's error", err, errDied)
 	for _, want := range []bool{true, false} {
-		called, _ := c.have(message)
+		called, _ := c.deliver(message)
 		redistest.Want(t, "called", called, want)
 	}
 }
@@ -317,7 +317,7 @@ func TestRedisOnACluster(t *testing.T) {
 	nodes := redistest.Cluster(t, 3, 0)
 	c := newClaims(t, nodes.Server(), nil)
 	for _, want := range []bool{true, false} {
-		called, _ := c.have(bridge.Message{ID: "}{x}", Queue: "q", Group: "{g}"})
+		called, _ := c.deliver(bridge.Message{ID: "}{x}", Queue: "q", Group: "{g}"})
 		redistest.Want(t, "called", called, want)
 	}
 	redistest.Want(t, "slot", nodes.Slot(c.keys.Once("{g}", "}{x}")), nodes.Slot(c.keys.Due))

@@ -67,7 +67,7 @@ async def produce_async() -> None:
 
 
 def begin(message: Message) -> float:
-    """Does what the header work says, and returns how long the work is to take, in seconds."""
+    """Prints the delivery, and fails as the header work says. Returns the duration of the work in seconds."""
     say(id=message.id, attempt=message.attempt, payload=base64.b64encode(message.payload).decode(),
         headers=message.headers)
     what, _, number = message.headers.get("work", "ok").partition(" ")

@@ -160,7 +160,7 @@ export interface Outcome {
   readonly error?: string;
 }
 
-/** Returns what a handler asked for by the error that it threw. */
+/** Returns the outcome that a handler chose by the error that it threw. */
 export function outcomeOf(error: unknown): Outcome {
   const text = textOfError(error);
   if (error instanceof Snooze) return { action: 'snooze', delayMs: error.delayMs, reason: 'max_snoozes' };
@@ -173,8 +173,8 @@ export function outcomeOf(error: unknown): Outcome {
 }
 
 /**
- * Is outcomeOf for a handler that failed after its time was over. The attempt counts, also if it asked for a snooze or
- * a release. If it asked for a dead letter, it gets one.
+ * Returns the outcome of a handler that failed after its time limit. The attempt counts, even if the handler asked for a
+ * snooze or a release. If it asked for a dead letter, the message becomes one.
  */
 export function timeoutOutcome(error: unknown, timeoutMs: number): Outcome {
   const asked = outcomeOf(error);

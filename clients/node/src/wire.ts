@@ -96,8 +96,8 @@ export class Connection {
   }
 
   /**
-   * Calls a script that answers an integer for each item, and sends again those that it did not look at (-9). The items
-   * are between the arguments that come first and the actor.
+   * Calls a script that answers an integer for each item. It sends the items that were not looked at (-9) again. The
+   * arguments are first, the items and the actor, in this order.
    */
   async evaluateEach(name: string, keys: readonly string[], first: readonly Argument[],
     items: ReadonlyArray<readonly Argument[]>, actor: string): Promise<number[]> {
