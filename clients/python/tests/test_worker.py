@@ -14,7 +14,8 @@ import redis
 
 from conftest import Server, eventually
 from duestream import (AbandonedError, AsyncClient, CancelledError, Client, DeadLetter, HandlerTimeoutError,
-                       InvalidError, Kind, LostError, Message, Mux, Release, RetryAfter, Settlement, Snooze, Worker)
+                       InvalidError, Kind, LostError, Message, Mux, NoResultError, Release, RetryAfter, Settlement,
+                       Snooze, Worker)
 from duestream.kind import MAX_UNKNOWN_SNOOZES, UNKNOWN_KIND_TIME
 from duestream.policy import Policy
 from duestream.wire import partition_of
@@ -310,7 +311,10 @@ def test_results_are_kept(server: Server, client: Client) -> None:
     with working(server, lambda m: m.set_result("done")) as worker:
         client.schedule("q", id="a", keep_result=60)
         eventually(lambda: worker.stats[Settlement.ACKNOWLEDGED])
-    assert server.redis.get("duestream:{q}:result:g:a").split("\n")[1] == "done"
+    result = client.result("q", "a", "g")
+    assert (result.value, result.attempt) == (b"done", 1)
+    with pytest.raises(NoResultError):
+        client.result("q", "a", "other")
 
 
 def test_paused_workers_take_nothing(server: Server, client: Client) -> None:

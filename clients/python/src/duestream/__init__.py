@@ -3,10 +3,10 @@ from .client import AsyncClient, Client
 from .delivery import DeadLetter, Message, Release, RetryAfter, Settlement, Snooze
 from .errors import (AbandonedError, CancelledError, ClosedError, DeniedError, DuestreamError, DuplicateError,
                      FullError, HandlerTimeoutError, InvalidError, LostError, NoGroupError, NoRecurrenceError,
-                     NotScheduledError, OldBridgeError, StoppingError, UnavailableError, UncertainError,
+                     NoResultError, NotScheduledError, OldBridgeError, StoppingError, UnavailableError, UncertainError,
                      UnreachableError, UnsupportedError, UntrustedError, WrongTypeError)
 from .kind import Kind, Mux
-from .message import NewMessage, Receipt, Result
+from .message import MessageResult, NewMessage, Receipt, Result
 from .policy import Policy
 from .recurrence import Recurrence
 from .worker import Worker
@@ -14,9 +14,9 @@ from .worker import Worker
 __all__ = [
     "AbandonedError", "AsyncClient", "CancelledError", "Client", "ClosedError", "DeadLetter", "DeniedError",
     "DuestreamError", "DuplicateError", "FullError", "HandlerTimeoutError", "InvalidError", "Kind", "LostError",
-    "Message", "Mux", "NewMessage", "NoGroupError", "NoRecurrenceError", "NotScheduledError", "OldBridgeError",
-    "Policy", "Receipt", "Recurrence", "Release", "Result", "RetryAfter", "Settlement", "Snooze", "StoppingError",
-    "UnavailableError", "UncertainError", "UnreachableError", "UnsupportedError", "UntrustedError", "Worker",
-    "WrongTypeError",
+    "Message", "MessageResult", "Mux", "NewMessage", "NoGroupError", "NoRecurrenceError", "NoResultError",
+    "NotScheduledError", "OldBridgeError", "Policy", "Receipt", "Recurrence", "Release", "Result", "RetryAfter",
+    "Settlement", "Snooze", "StoppingError", "UnavailableError", "UncertainError", "UnreachableError",
+    "UnsupportedError", "UntrustedError", "Worker", "WrongTypeError",
 ]
 __version__ = "0.1.0"

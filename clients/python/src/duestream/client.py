@@ -15,7 +15,7 @@ from redis.retry import Retry
 
 from .errors import CONNECTION_ERRORS, classify
 from .limits import Duration
-from .message import NewMessage, Options, Receipt, Result
+from .message import MessageResult, NewMessage, Options, Receipt, Result
 from .producer import Producer
 from .recurrence import Recurrence
 from .wire import CALL_TIMEOUT, Request, Sleep, Steps
@@ -68,6 +68,13 @@ class Client:
     def reschedule(self, queue: str, id: str, *, delay: Duration = 0, at: Optional[datetime] = None) -> datetime:
         """Moves a scheduled message to a new due time, and returns that. NotScheduledError: it was not scheduled."""
         return self._run(self._producer.reschedule(queue, id, delay, at))
+
+    def result(self, queue: str, id: str, group: str) -> MessageResult:
+        """Returns the result of a message for a group, if it was sent with keep_result. NoResultError: none yet.
+
+        It needs the right to read the key: see docs/operations/users.md.
+        """
+        return self._run(self._producer.result(queue, id, group))
 
     def recur(self, recurrence: Recurrence) -> None:
         """Adds a recurrence, or replaces the one of its queue and name. Bridges notice it within 5 s."""
@@ -143,6 +150,10 @@ class AsyncClient:
     async def reschedule(self, queue: str, id: str, *, delay: Duration = 0, at: Optional[datetime] = None) -> datetime:
         """See Client.reschedule."""
         return await self._driver.run(self._producer.reschedule(queue, id, delay, at))
+
+    async def result(self, queue: str, id: str, group: str) -> MessageResult:
+        """See Client.result."""
+        return await self._driver.run(self._producer.result(queue, id, group))
 
     async def recur(self, recurrence: Recurrence) -> None:
         """See Client.recur."""

@@ -80,6 +80,10 @@ class NoRecurrenceError(DuestreamError):
     """The queue has no recurrence of that name."""
 
 
+class NoResultError(DuestreamError):
+    """The message has no result, or none yet."""
+
+
 class AbandonedError(DuestreamError):
     """A worker stopped while handlers were still running, because they ignored that they were told to stop."""
 

@@ -190,6 +190,18 @@ class Result:
     error: Optional[DuestreamError] = None
 
 
+@dataclasses.dataclass(frozen=True)
+class MessageResult:
+    """The result of a message for a group."""
+
+    value: bytes
+    """Set by the handler with Message.set_result; empty if it set none."""
+    attempt: int
+    """The attempt that succeeded."""
+    done: datetime
+    """When it was acknowledged, by the server's clock."""
+
+
 def spread_of(id: str, spread_ms: int) -> int:
     """Returns the offset in ms that every client of duestream gives to this ID."""
     return int.from_bytes(hashlib.sha256(id.encode()).digest()[:8], "big") % spread_ms

@@ -12,9 +12,9 @@ from datetime import datetime
 from typing import Any, Optional, TypeVar
 
 from . import limits
-from .errors import (ClosedError, DuestreamError, DuplicateError, InvalidError, NoRecurrenceError, NotScheduledError,
-                     UncertainError, UnsupportedError, UnavailableError)
-from .message import NewMessage, Receipt, Result, new_id
+from .errors import (ClosedError, DuestreamError, DuplicateError, InvalidError, NoRecurrenceError, NoResultError,
+                     NotScheduledError, UnavailableError, UncertainError, UnsupportedError)
+from .message import MessageResult, NewMessage, Receipt, Result, new_id
 from .recurrence import Recurrence
 from .registry import Counts, Levels
 from .wire import Partition, Steps, ask, evaluate, partition_of, repeat, server_time
@@ -235,6 +235,22 @@ class Producer:
         if lost:
             raise UncertainError(f"{what} {queue}/{id}: a reply was lost, and the message is not scheduled now")
         raise NotScheduledError(f"{what} {queue}/{id}: not scheduled")
+
+    def result(self, queue: str, id: str, group: str) -> Steps[MessageResult]:
+        until, counts = self._begin(queue), self._counts_of(queue)
+        limits.check_text("id", id)
+        limits.check_text("group", group)
+        counts.stale()
+        count = yield from repeat(lambda: counts.refresh(register=False), until, harmless=True)
+        kind = f"result:{limits.percent(group)}:{id}"
+        keys = [Partition(self._prefix, queue, number).key(kind) for number in range(count)]
+        replies = yield from repeat(lambda: ask(*(("GET", key) for key in keys)), until, harmless=True)
+        for reply in replies:
+            if reply is not None:
+                first, _, value = reply.partition(b"\n")
+                done, attempt, _ = first.split(b" ")
+                return MessageResult(value, int(attempt), limits.from_unix_millis(int(done)))
+        raise NoResultError(f"{queue}/{id} has no result for {group}")
 
     # ---- recurrences ---------------------------------------------------------------------------------------------
 
