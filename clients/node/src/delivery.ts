@@ -173,8 +173,8 @@ export function outcomeOf(error: unknown): Outcome {
 }
 
 /**
- * Returns the outcome of a handler that failed after its time limit. The attempt counts, even if the handler asked for a
- * snooze or a release. If it asked for a dead letter, the message becomes one.
+ * Returns the outcome of a handler that failed after its time limit. The attempt counts, even if the handler asked for
+ * a snooze or a release. If it asked for a dead letter, the message becomes one.
  */
 export function timeoutOutcome(error: unknown, timeoutMs: number): Outcome {
   const asked = outcomeOf(error);
