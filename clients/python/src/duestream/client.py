@@ -1,4 +1,4 @@
-"""Client and AsyncClient: two drivers for the steps of a producer."""
+"""Client and AsyncClient, and the drivers that perform the steps of a producer for them."""
 from __future__ import annotations
 
 import asyncio
@@ -30,11 +30,12 @@ DEFAULT_RETRY_TIMEOUT = 10
 class Client:
     """Schedules, cancels and reschedules messages. Threads may share it.
 
-    A call is repeated after errors that pass, like a lost reply or a failover, until retry_timeout has passed. A
+    A call is repeated after temporary errors, like a lost reply or a failover, until retry_timeout has passed. A
     repeated call never stores a message twice.
 
-    prefix: of all keys. name: of this client in the histories of queues. allow_old_bridges: accepts messages with a
-    key, and recurrences, while a bridge is alive that may not serve them, instead of raising OldBridgeError.
+    prefix: the prefix of all keys. name: the name of this client in the histories of queues. allow_old_bridges: accepts
+    messages with a key, and recurrences, while a bridge is alive that may not serve them, instead of raising
+    OldBridgeError.
     """
 
     def __init__(self, url: str = DEFAULT_URL, *, prefix: str = DEFAULT_PREFIX,
@@ -48,13 +49,12 @@ class Client:
         """Stores one message. The keywords are the fields of NewMessage.
 
         When it returns, the message will be delivered at least once to every group of the queue, unless it is cancelled
-        or becomes a dead letter. After UnavailableError the message may have been stored; after any other error it was
-        not.
+        or becomes a dead letter. After UncertainError the message may have been stored. After other errors it was not.
         """
         return self.send(queue, NewMessage(payload, **options))
 
     def send(self, queue: str, message: NewMessage) -> Receipt:
-        """Is schedule for a NewMessage."""
+        """Does the same as schedule for a NewMessage."""
         return self._run(self._producer.send(queue, message))
 
     def send_batch(self, queue: str, messages: Iterable[NewMessage]) -> list[Result]:
@@ -66,13 +66,14 @@ class Client:
         self._run(self._producer.cancel(queue, id))
 
     def reschedule(self, queue: str, id: str, *, delay: Duration = 0, at: Optional[datetime] = None) -> datetime:
-        """Moves a scheduled message to a new due time, and returns that. NotScheduledError: it was not scheduled."""
+        """Moves a scheduled message to a new due time, and returns it. NotScheduledError: it was not scheduled."""
         return self._run(self._producer.reschedule(queue, id, delay, at))
 
     def result(self, queue: str, id: str, group: str) -> MessageResult:
-        """Returns the result of a message for a group, if it was sent with keep_result. NoResultError: none yet.
+        """Returns the result of a message for a group, if it was sent with keep_result.
 
-        It needs the right to read the key: see docs/operations/users.md.
+        NoResultError: there is none, or none yet. The Redis user needs the right to read the key of the result: see
+        docs/operations/users.md.
         """
         return self._run(self._producer.result(queue, id, group))
 
@@ -85,7 +86,10 @@ class Client:
         return self._run(self._producer.recurrences(queue))
 
     def remove_recurrence(self, queue: str, name: str) -> None:
-        """Removes a recurrence. A bridge cancels its scheduled messages within 5 s. NoRecurrenceError: no such one."""
+        """Removes a recurrence. A bridge cancels its scheduled messages within 5 s.
+
+        NoRecurrenceError: it does not exist.
+        """
         self._run(self._producer.remove_recurrence(queue, name))
 
     def close(self) -> None:
@@ -123,7 +127,7 @@ class Client:
 
 
 class AsyncClient:
-    """Is Client for asyncio: each method that sends something is a coroutine."""
+    """A Client for asyncio: each method that sends something is a coroutine."""
 
     def __init__(self, url: str = DEFAULT_URL, *, prefix: str = DEFAULT_PREFIX,
                  retry_timeout: Duration = DEFAULT_RETRY_TIMEOUT, name: Optional[str] = None,
@@ -180,7 +184,7 @@ class AsyncClient:
 
 
 class AsyncDriver:
-    """Performs steps with an asyncio client. A connection whose reply did not come is closed."""
+    """Performs steps with an asyncio client. It closes a connection that did not answer in time."""
 
     def __init__(self, url: str, timeout: float) -> None:
         self._redis = redis.asyncio.Redis.from_url(url, **redis_options(timeout), retry=AsyncRetry(NoBackoff(), 0))
@@ -213,7 +217,7 @@ class AsyncDriver:
 
 
 def redis_options(timeout: float) -> dict[str, Any]:
-    """Returns options of a client. This package decides what is repeated, and reads replies of protocol 2."""
+    """Returns options of a client of redis-py. This package repeats calls itself, and reads replies of protocol 2."""
     options: dict[str, Any] = {"socket_timeout": timeout, "socket_connect_timeout": CALL_TIMEOUT}
     if redis.VERSION >= (5,):  # earlier versions have only protocol 2, and no option for it
         options["protocol"] = 2

@@ -49,7 +49,7 @@ class UncertainError(UnavailableError):
 
 
 class ClosedError(DuestreamError):
-    """The client was closed before."""
+    """The client has been closed."""
 
 
 class DeniedError(DuestreamError):
@@ -85,7 +85,7 @@ class NoResultError(DuestreamError):
 
 
 class AbandonedError(DuestreamError):
-    """A worker stopped while handlers were still running, because they ignored that they were told to stop."""
+    """A worker stopped although handlers were still running, because they did not stop when they were told to."""
 
 
 class LostError(DuestreamError):
@@ -108,7 +108,7 @@ class HandlerTimeoutError(DuestreamError):
     """The handler ran longer than its message, the policy or the worker allows."""
 
 
-# What redis-py, or its asyncio streams, may raise when a server does not answer.
+# Errors that redis-py, or its asyncio streams, may raise when a server does not answer.
 CONNECTION_ERRORS = (redis.RedisError, OSError, EOFError)
 
 # By the text at the beginning of an error of the server.

@@ -99,7 +99,7 @@ class NewMessage:
         return f"+{limits.millis('delay', self.delay) + offset}"
 
     def meta(self, now: int = 0) -> str:
-        """Returns headers and settings as a JSON object of strings, or nothing. expires_in counts from now, Unix ms."""
+        """Returns headers and settings as a JSON object of strings, or "". expires_in counts from now, in Unix ms."""
         fields = {f"h:{name}": value for name, value in self.headers.items()}
         for name, value in (("max_attempts", self.max_attempts), ("max_snoozes", self.max_snoozes),
                             ("max_crashes", self.max_crashes), ("key", self.key)):

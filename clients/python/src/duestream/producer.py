@@ -1,4 +1,4 @@
-"""What a client does: schedules, cancels and reschedules messages, and keeps recurrences."""
+"""The calls of a client, as steps: schedule, cancel and reschedule messages, and keep recurrences."""
 from __future__ import annotations
 
 import itertools
@@ -22,10 +22,10 @@ from .wire import Partition, Steps, ask, evaluate, partition_of, repeat, server_
 T = TypeVar("T")
 
 _KEY_LEVEL = _RECURRENCE_LEVEL = 2  # the level of bridges that serve them
-_CALL_MESSAGES = 256  # of one script call
-_CALL_BYTES = 512 << 10
-_LOOK_IDS = 500  # of one look for duplicates
-_PARKED = 4 * 10**15  # is added to the due time of a message that waits for its key
+_CALL_MESSAGES = 256  # most messages of one script call
+_CALL_BYTES = 512 << 10  # most bytes of one script call
+_LOOK_IDS = 500  # most IDs of one look for duplicates
+_PARKED = 4 * 10**15  # added to the due time of a message that waits for its key
 
 # Verdicts of the script enqueue.
 _MALFORMED, _DUPLICATE, _READY, _REPLACED = -1, 0, 2, 4
@@ -130,7 +130,7 @@ class Producer:
 
     def _elsewhere(self, queue: str, count: int, batch: Sequence[NewMessage], places: dict[int, int],
                    until: float) -> Steps[dict[int, DuestreamError]]:
-        """Returns, by index, why messages with an ID of the caller's choice must not be stored.
+        """Returns, by index, the errors for messages with an ID of the caller's choice that must not be stored.
 
         An ID belongs to its queue, and the script enqueue sees one partition. A replacement without a key goes to the
         partition of the message that it replaces: places is changed then.
@@ -282,7 +282,7 @@ class Producer:
         if replies[-1][0] == 0:
             raise NoRecurrenceError(f"{queue} has no recurrence {name}")
 
-    # ---- the rest ------------------------------------------------------------------------------------------------
+    # ---- close and helpers ---------------------------------------------------------------------------------------
 
     def close(self) -> Steps[None]:
         """Makes the server forget the tokens of the last calls, and refuses further calls."""
@@ -296,7 +296,7 @@ class Producer:
             pass  # the server forgets them after a minute
 
     def _begin(self, queue: str) -> float:
-        """Checks that a call may begin, and returns until when it is repeated, in time.monotonic()."""
+        """Checks that a call may begin. Returns the end of its repetitions, in time.monotonic()."""
         if self._closed:
             raise ClosedError("the client is closed")
         limits.check_queue(queue)
@@ -307,7 +307,7 @@ class Producer:
 
 
 def _chunks(items: list[list[Any]]) -> Iterator[list[list[Any]]]:
-    """Cuts the messages of a partition into calls that do not hold up the server."""
+    """Divides the messages of a partition among calls that do not block the server for long."""
     chunk: list[list[Any]] = []
     size = 0
     for item in items:
