@@ -15,9 +15,10 @@
 //
 // The kit cannot move times that the program under test measures by the clock of its machine: time.Now in a handler
 // (pass Kit.Now to the program instead), HandlerTimeout and other timers of Go, a rate that WorkerConfig.Admit
-// enforces, and the seconds after which a worker notices a changed policy or a grown queue. Functions of the library
-// for other languages (FCALL) use the clock of the server. Commands of another process, and those that do not pass
-// through Kit.Redis, are noticed only by the next call of Advance.
+// enforces, the GroupRate of a worker that Kit.Run or Kit.Work has not started, and the seconds after which a worker
+// notices a changed policy or a grown queue. Functions of the library for other languages (FCALL) use the clock of the
+// server. Commands of another process, and those that do not pass through Kit.Redis, are noticed only by the next call
+// of Advance.
 //
 // Only tests import this package, so its in-process server is in no program.
 //
