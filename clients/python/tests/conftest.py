@@ -14,7 +14,7 @@ import redis
 
 from duestream.wire import Partition, script
 
-T_PATIENCE = 30.0  # seconds
+PATIENCE = 60.0  # seconds
 
 
 class Server:
@@ -32,7 +32,7 @@ class Server:
 
 def eventually(holds: Callable[[], Any]) -> Any:
     """Waits until a condition holds, and returns its value."""
-    end = time.monotonic() + T_PATIENCE
+    end = time.monotonic() + PATIENCE
     while True:
         value = holds()
         if value:

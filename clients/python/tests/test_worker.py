@@ -186,7 +186,7 @@ def test_serves_all_queues_and_partitions(server: Server, client: Client) -> Non
 
 
 def test_extends_and_learns_of_losses_and_cancellations(server: Server, client: Client) -> None:
-    server.redis.hset("duestream:{q}:policy", "visibility_ms", "2000")
+    server.redis.hset("duestream:{q}:policy", "visibility_ms", "6000")
     causes: dict[str, Any] = {}
 
     async def handle(message: Message) -> None:
