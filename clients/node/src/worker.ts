@@ -11,7 +11,7 @@ import { Policy } from './policy.js';
 import { Counts } from './registry.js';
 import { callTimeoutMs, Connection, defaultPrefix, defaultUrl, listOf, pairsOf, Partition, separator,
   textOf } from './wire.js';
-import type { Argument, Reply } from './wire.js';
+import type { Argument, Command, Reply } from './wire.js';
 
 const defaultConcurrency = 16;
 const defaultBlockMs = 2000;
@@ -111,7 +111,6 @@ class Bell {
 class Queue {
   policy: Policy;
   paused = false;
-  looked = -Infinity; // when the worker last asked whether it is paused
 
   constructor(readonly name: string, readonly counts: Counts, group: string) {
     this.policy = new Policy(new Map(), new Map(), group);
@@ -176,6 +175,7 @@ export class Worker {
   #waiting: Delivery[] = []; // read, and no place is free yet
   #running = 0; // places in use
   #step: number; // entries of the next read
+  #looked = -Infinity; // when the worker last asked whether it is paused
   #unsettled: Delivery[] = [];
   #settling = false;
 
@@ -267,12 +267,18 @@ export class Worker {
       for (const delivery of this.#allHeld()) this.#tell(delivery, new StoppingError('the worker stops'));
       await this.#nothingHeld(this.#graceMs);
     }
-    const left = this.#allHeld();
+    const left = this.#allHeld().filter((delivery) => !delivery.ended);
     for (const { message } of left) this.#say('warn', 'handler did not return: its entry stays pending', message);
     this.#over = true;
     this.#overBell.ring();
-    for (const part of this.#parts.values()) {
-      if (part.start !== undefined && !part.held.size) await this.#leave(part);
+    try {
+      await within(callTimeoutMs, async () => {
+        for (const part of this.#parts.values()) {
+          if (part.start !== undefined && !part.held.size) await this.#leave(part);
+        }
+      });
+    } catch (error) {
+      this.#log.warn(`duestream: could not leave the group: ${textOfError(error)}`);
     }
     if (left.length) throw new AbandonedError(`${left.length} handlers did not return: their entries stay pending`);
   }
@@ -289,18 +295,12 @@ export class Worker {
 
   /** Releases what a lost reply gave to this consumer, and removes the consumer. */
   async #leave(part: Part): Promise<void> {
-    try {
-      await within(callTimeoutMs, async () => {
-        for (let unseen; (unseen = await this.#unseen(part)).length;) {
-          const items = unseen.map((entry) => [entry, '', 'release', '', '', '']);
-          // The stream of dead letters refuses one, which would be found again and again.
-          if ((await this.#retry(part, items)).includes(-1)) return;
-        }
-        await this.#connection.evaluate('drop_consumer', [part.stream], this.#group, this.consumer);
-      });
-    } catch (error) {
-      this.#log.warn(`duestream: could not take leave of ${part.stream}: ${textOfError(error)}`);
+    for (let unseen; (unseen = await this.#unseen(part)).length;) {
+      const items = unseen.map((entry) => [entry, '', 'release', '', '', '']);
+      // The stream of dead letters refuses one, which would be found again and again.
+      if ((await this.#retry(part, items)).includes(-1)) return;
     }
+    await this.#connection.evaluate('drop_consumer', [part.stream], this.#group, this.consumer);
   }
 
   // ---- read ---------------------------------------------------------------------------------------------------------
@@ -387,14 +387,14 @@ export class Worker {
 
   /** Learns whether the workers of queues are paused. It looks at most once a second. */
   async #lookForPause(): Promise<void> {
-    for (const queue of this.#queues) {
-      const now = performance.now();
-      if (now - queue.looked < pauseLookMs) continue;
-      queue.looked = now;
-      const policy = new Partition(this.#prefix, queue.name).key('policy');
-      const [held] = await this.#connection.ask(['HGET', policy, 'held_workers']);
-      queue.paused = textOf(held) === '1';
-    }
+    const now = performance.now();
+    if (now - this.#looked < pauseLookMs) return;
+    const held = await this.#connection.ask(...this.#queues.map(({ name }): Command =>
+      ['HGET', new Partition(this.#prefix, name).key('policy'), 'held_workers']));
+    this.#queues.forEach((queue, i) => {
+      queue.paused = textOf(held[i]) === '1';
+    });
+    this.#looked = now;
   }
 
   /**

@@ -11,7 +11,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { Redis } from 'ioredis';
 import { Partition } from '../src/wire.js';
 
-const patienceMs = 30_000;
+const patienceMs = 60_000;
 const drain = readFileSync(new URL('../../../../lua/generated/drain.lua', import.meta.url), 'utf8');
 
 /** A redis-server with a connection for looking at it. */

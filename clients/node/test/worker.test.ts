@@ -271,6 +271,25 @@ test('a handler that does not end is reported', async () => {
   assert.equal(await pending(), 1);
 });
 
+test('a stop ends the worker while Redis is away', async () => {
+  await server.redis.xgroup('CREATE', stream, 'g', '0', 'MKSTREAM');
+  const handled = gate();
+  const worker = newWorker({ shutdownTimeoutMs: 0, cancelGraceMs: 100, handler: async () => {
+    await server.redis.call('CLIENT', 'PAUSE', 60_000, 'WRITE'); // no acknowledgement is answered
+    handled.open();
+  } });
+  const served = worker.serve();
+  try {
+    await client.schedule('q');
+    await handled.opened;
+    worker.stop();
+    await served;
+  } finally {
+    await server.redis.call('CLIENT', 'UNPAUSE');
+  }
+  assert.equal(worker.stats.retried + worker.stats.released, 0);
+});
+
 test('a lost group is created again', async () => {
   const got: string[] = [];
   await working({ handler: ({ id }) => got.push(id) }, async () => {
