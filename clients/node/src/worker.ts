@@ -36,7 +36,7 @@ const heldCancelled = 2;
 const settlements = new Map<number, Settlement>([[-1, 'stuck'], [0, 'lost'], [1, 'retried'], [2, 'dead'],
   [3, 'released'], [4, 'skipped'], [5, 'snoozed'], [6, 'cancelled']]);
 
-/** What a worker logs with. console is one, and so are the loggers of pino and winston. */
+/** The logger of a worker. console is one, and so are the loggers of pino and winston. */
 export interface Logger {
   info(text: string): void;
   warn(text: string): void;
@@ -54,7 +54,7 @@ export interface WorkerOptions {
   handler?: Handler;
   /** Calls a handler for each kind. */
   mux?: Mux;
-  /** Of all keys. The default is duestream. */
+  /** Prefix of all keys. The default is duestream. */
   prefix?: string;
   /** Names this worker in the group. Two live workers must not share a name. The default is new for each worker. */
   consumer?: string;
@@ -62,10 +62,10 @@ export interface WorkerOptions {
   concurrency?: number;
   /** How long handlers may go on after a stop, until the signals of their messages are aborted. The default is 20 s. */
   shutdownTimeoutMs?: number;
-  /** How long they may go on after that, until the worker ends with AbandonedError. The default is 2 s. */
+  /** How long handlers may go on after that, until the worker ends with AbandonedError. The default is 2 s. */
   cancelGraceMs?: number;
   /**
-   * How long a handler may take if neither its message nor the policy says it. Then the signal of its message is
+   * Time limit of a handler if neither its message nor the policy has one. At its end the signal of the message is
    * aborted. 0, the default: no limit.
    */
   handlerTimeoutMs?: number;
@@ -74,7 +74,7 @@ export interface WorkerOptions {
    * default is 10 s.
    */
   abandonAfterMs?: number;
-  /** Is called with each message and how its delivery ended. */
+  /** Called with each message and the settlement of its delivery. */
   settled?: (message: Message, settlement: Settlement) => void;
   /** The default writes warnings and errors to standard error. */
   logger?: Logger;
@@ -119,7 +119,7 @@ class Queue {
 
 /** One partition of a queue. */
 class Part {
-  start: string | undefined; // what the group had read before this worker; undefined: the worker has not joined
+  start: string | undefined; // last entry that the group read before this worker; undefined: the worker has not joined
   readonly held = new Map<string, Delivery>(); // by entry
   readonly stream: string;
 
@@ -145,13 +145,13 @@ interface Delivery {
 /**
  * Delivers the messages of queues to the handlers of one group, at least once.
  *
- * A handler whose promise resolves acknowledges its message. One that throws an error fails it: the message is
- * delivered again after the delay of the policy, or becomes a dead letter when its attempts are used up. RetryAfter,
- * DeadLetter, Snooze and Release choose another way.
+ * When a handler returns, its message is acknowledged. When it throws an error, the message is delivered again after
+ * the delay of the policy, or becomes a dead letter when its attempts are used up. RetryAfter, DeadLetter, Snooze and
+ * Release choose another outcome.
  */
 export class Worker {
   readonly consumer: string;
-  /** How many deliveries ended in which way. */
+  /** The number of deliveries with each settlement. */
   readonly stats: Record<Settlement, number> = { acknowledged: 0, retried: 0, dead: 0, released: 0, snoozed: 0,
     skipped: 0, cancelled: 0, lost: 0, unknown: 0, stuck: 0 };
 
@@ -181,7 +181,7 @@ export class Worker {
 
   #began = false;
   #stopping = false;
-  #over = false; // what has not been settled by now stays pending
+  #over = false; // deliveries that are not settled yet stay pending
   readonly #stopBell = new Bell();
   readonly #overBell = new Bell();
   readonly #freedBell = new Bell();
@@ -218,7 +218,7 @@ export class Worker {
 
   // ---- begin and end ------------------------------------------------------------------------------------------------
 
-  /** Is serve, and also stops at SIGTERM and SIGINT. */
+  /** Does the same as serve, and also stops at SIGTERM and SIGINT. */
   async run(): Promise<void> {
     const stop = () => this.stop();
     process.on('SIGTERM', stop).on('SIGINT', stop);
@@ -238,7 +238,7 @@ export class Worker {
 
   /**
    * Reads, handles and settles until stop. Then it lets handlers finish, and releases messages whose handlers have not
-   * begun. It never gives up in an outage of Redis. It throws AbandonedError if handlers did not return in time: their
+   * begun. An outage of Redis does not end it. It throws AbandonedError if handlers did not return in time: their
    * entries come back after the visibility timeout.
    */
   async serve(): Promise<void> {
@@ -293,7 +293,7 @@ export class Worker {
     return true;
   }
 
-  /** Releases what a lost reply gave to this consumer, and removes the consumer. */
+  /** Releases the entries that this consumer was given in lost replies, and removes the consumer. */
   async #leave(part: Part): Promise<void> {
     for (let unseen; (unseen = await this.#unseen(part)).length;) {
       const items = unseen.map((entry) => [entry, '', 'release', '', '', '']);
@@ -362,7 +362,7 @@ export class Worker {
     }
   }
 
-  /** Begins with entries that this consumer was given. */
+  /** Begins the work on entries that this consumer was given. */
   #take(part: Part, entries: readonly Reply[]): void {
     const now = performance.now();
     for (const one of entries) {
@@ -399,8 +399,8 @@ export class Worker {
 
   /**
    * Joins at the start. After a broken connection it takes up the entries that the server has given away since. Entries
-   * that a consumer of this name was given before this worker started are left alone: their holder may have crashed
-   * because of one of these messages.
+   * that a consumer of this name was given before this worker started are left alone: one of them may have crashed that
+   * consumer.
    */
   async #rejoin(): Promise<void> {
     await this.#refresh();
@@ -444,7 +444,7 @@ export class Worker {
     return unseen.slice(0, fetchBatch);
   }
 
-  /** Begins with entries of a lost reply. They are extended first, so that no bridge takes them back meanwhile. */
+  /** Begins the work on entries of a lost reply. It extends them first, so that no bridge takes them back. */
   async #takeUp(part: Part, entries: readonly string[]): Promise<void> {
     const answers = await this.#extendEntries(part, entries.map((entry) => [entry, '']));
     const cancelled = entries.filter((_, i) => answers[i] === heldCancelled);
@@ -480,7 +480,7 @@ export class Worker {
     if (!delivery.ended) this.#finish(delivery, outcome); // else it was abandoned before
   }
 
-  /** Decides what becomes of a message whose handler returned, threw an error, or was abandoned. */
+  /** Decides the outcome of a message whose handler returned, threw an error, or was abandoned. */
   #finish(delivery: Delivery, failure: { error: unknown } | undefined): void {
     delivery.ended = true;
     const { message, timeoutMs } = delivery;
@@ -635,7 +635,7 @@ export class Worker {
     }
   }
 
-  /** Restarts the visibility timeout of what is held. It tells handlers whose message is lost or cancelled. */
+  /** Restarts the visibility timeout of held entries. It tells handlers of lost and cancelled messages to stop. */
   async #extend(part: Part): Promise<void> {
     const { visibilityMs } = part.queue.policy;
     const held = [...part.held.values()];
@@ -700,7 +700,7 @@ export class Worker {
 
   // ---- helpers ------------------------------------------------------------------------------------------------------
 
-  /** Repeats a call that does no harm when it is repeated, until Redis answers. undefined: the worker has ended. */
+  /** Repeats a call until Redis answers. The call must be harmless to repeat. undefined: the worker has ended. */
   async #insist<T>(call: () => Promise<T>): Promise<T | undefined> {
     for (let pause = 100; !this.#over; pause = Math.min(2 * pause, 2000)) {
       try {
@@ -771,7 +771,7 @@ function textsOf(reply: Reply | undefined): Map<string, string> {
   return new Map(pairsOf(reply).map(([name, value]) => [textOf(name), textOf(value)]));
 }
 
-/** Fails if a call takes longer than some ms. The call goes on, and nobody waits for it. */
+/** Rejects if a call takes longer than some ms. The call itself goes on. */
 async function within<T>(ms: number, call: () => Promise<T>): Promise<T> {
   let timer: NodeJS.Timeout | undefined;
   const late = new Promise<never>((_, reject) => {
