@@ -99,11 +99,11 @@ var problems = []struct {
 	{bridge.ErrChanged, http.StatusConflict, typeChanged, "another client changed it at the same time", 0},
 	{admin.ErrNoQueue, http.StatusNotFound, typeNotFound, "the queue is unknown: no client or worker has used it", 0},
 	{admin.ErrNotFound, http.StatusNotFound, typeNotFound, "no message or dead letter has this ID", 0},
+	{admin.ErrNoGroup, http.StatusNotFound, typeNoGroup, "the queue has no such group", 0},
 	{bridge.ErrNoResult, http.StatusNotFound, typeNotFound, "no such message: it was cancelled or never scheduled, " +
 		"or done without a result for this group, or its result has expired", 0},
 	{bridge.ErrManyWaits, http.StatusServiceUnavailable, typeBusy,
 		"this gateway has reached its limit of waits for results", time.Second},
-	{admin.ErrNoGroup, http.StatusNotFound, typeNoGroup, "the queue has no such group", 0},
 	{bridge.ErrOldBridge, http.StatusServiceUnavailable, typeUnavailable,
 		"a bridge is alive that does not serve this: upgrade or stop that bridge", 30 * time.Second},
 	{bridge.ErrFull, http.StatusServiceUnavailable, typeFull, "Redis is full, and stored nothing", 30 * time.Second},

@@ -83,7 +83,7 @@ const (
 	readyLook  = 5 * time.Second       // the same for the states that only a look shows
 	restOfLook = 4                     // after a search, no other one begins for this many times its duration
 
-	lookPatience = 5 * time.Second // how long Look searches
+	lookPatience = 2 * time.Second // how long Look searches
 	namesAge     = time.Second     // how old a wait's list of partitions may be
 )
 
@@ -127,7 +127,7 @@ func (w *Waiter) resultIn(ctx context.Context, names []string, queue, id, group 
 
 // Look returns the result of a message for a group, or an error that tells why there is none. If there is no result, it
 // searches the streams and the schedule of the queue for the message, in turn with the searches of waits. If the search
-// has not ended after 5 s, the error is ErrNotDone, whatever became of the message.
+// has not ended after 2 s, the error is ErrNotDone, whatever became of the message.
 //
 // Errors: ErrNotDone; *DeadError (ErrDead); ErrNoResult, if the search did not find the message.
 func (w *Waiter) Look(ctx context.Context, queue, id, group string) (MessageResult, error) {
@@ -169,7 +169,8 @@ func (w *Waiter) parts(names []string) []lua.Keys {
 // after leaves out results that are older: those of an earlier message with the same ID. Zero takes any.
 //
 // Errors: ctx.Err(); *DeadError (ErrDead), if the message died and the caller waits for another state; ErrDone, if it
-// is done and the caller waits for AwaitDead; ErrNoResult, if the message is nowhere; ErrManyWaits.
+// is done and the caller waits for AwaitDead; ErrNoResult, if the message is nowhere, and also lua.ErrNoGroup, if it is
+// ready for other groups, but this one does not exist; ErrManyWaits.
 func (w *Waiter) Wait(ctx context.Context, queue, id, group string,
 	state Awaited, after time.Time) (MessageResult, error) {
 	r, err := w.wait(ctx, queue, id, group, state, after)

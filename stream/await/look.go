@@ -19,6 +19,7 @@ type place int
 
 const (
 	nowhere   place = iota
+	noGroup         // it is ready, but the group does not exist
 	dead            // the group gave it up, or it died before any group got it
 	open            // it is ready for the group, or the group holds it, or it waits for the group's retry
 	scheduled       // for all groups
@@ -58,6 +59,8 @@ func (w *Waiter) look(ctx context.Context, queue, id, group string,
 			return true, nil
 		case seen.place == dead && try >= deadTries:
 			return true, seen.died
+		case seen.place == noGroup && try >= tries:
+			return true, fmt.Errorf("%w: %w: no worker of group %s has run yet", ErrNoResult, lua.ErrNoGroup, group)
 		case try >= tries:
 			return true, fmt.Errorf("%w: the message is nowhere: it was cancelled or never scheduled, or done without a "+
 				"result, or its result has expired", ErrNoResult)
@@ -69,16 +72,26 @@ func (w *Waiter) look(ctx context.Context, queue, id, group string,
 }
 
 // searchInTurn calls search when no other search of the Waiter runs or rests. So all searches together take at most a
-// fifth of the time, because they read whole streams.
-func (w *Waiter) searchInTurn(ctx context.Context, queue, id, group string, after time.Time) (sighting, error) {
+// fifth of the time, because they read whole streams. After an error the next one comes soon, because a search of a
+// server that hangs takes long, but reads little.
+func (w *Waiter) searchInTurn(ctx context.Context, queue, id, group string,
+	after time.Time) (seen sighting, err error) {
 	select {
 	case w.looks <- struct{}{}:
 	case <-ctx.Done():
 		return sighting{}, ctx.Err()
 	}
 	began := time.Now()
-	defer func() { time.AfterFunc(restOfLook*time.Since(began), func() { <-w.looks }) }()
+	defer func() { time.AfterFunc(restAfter(time.Since(began), err), func() { <-w.looks }) }()
 	return w.search(ctx, queue, id, group, after)
+}
+
+// restAfter returns the time for which no search begins after a search that took some time.
+func restAfter(took time.Duration, err error) time.Duration {
+	if err != nil {
+		return min(restOfLook*took, firstLook)
+	}
+	return restOfLook * took
 }
 
 // search looks for a message in all partitions: a key, which the caller does not know, may have chosen its partition.
@@ -126,13 +139,13 @@ func (s searcher) search(ctx context.Context) (seen sighting, err error) {
 	if err != nil || isDue {
 		return sighting{place: scheduled}, err
 	}
-	isOpen := false
 	err = s.each(ctx, s.keys.Stream, func(stored rueidis.XRangeSlice) (done bool, err error) {
-		isOpen, err = s.isOpen(ctx, lua.ParseEntry(stored.ID, stored.FieldValues))
-		return isOpen, err
+		where, err := s.placeOf(ctx, lua.ParseEntry(stored.ID, stored.FieldValues))
+		seen.place = max(seen.place, where)
+		return seen.place == open, err
 	})
-	if err != nil || isOpen {
-		return sighting{place: open}, err
+	if err != nil || seen.place == open {
+		return seen, err
 	}
 	retry, err := s.retry(ctx, due < metas, min(due, metas))
 	if err != nil || retry != nowhere {
@@ -177,32 +190,35 @@ func (s searcher) each(ctx context.Context, key string, visit func(rueidis.XRang
 	return nil
 }
 
-// isOpen reports whether an entry is still to be delivered to the group, or the group holds it.
-func (s searcher) isOpen(ctx context.Context, e lua.Entry) (bool, error) {
+// placeOf returns open if an entry is still to be delivered to the group, or the group holds it.
+func (s searcher) placeOf(ctx context.Context, e lua.Entry) (place, error) {
 	if e.For != "" && e.For != s.group {
-		return false, nil // a retry for another group
+		return nowhere, nil // a retry for another group
 	}
 	id, err := view.ParseEntryID(e.EntryID)
 	if err != nil {
-		return false, err
+		return nowhere, err
 	}
 	info, err := view.ReadStream(ctx, s.c, s.keys.Stream)
 	if err != nil {
-		return false, err
+		return nowhere, err
 	}
 	i := slices.IndexFunc(info.Groups, func(g view.GroupInfo) bool { return g.Name == s.group })
 	if i < 0 {
-		return false, nil
+		return noGroup, nil
 	}
 	if id.Compare(info.Groups[i].Last) > 0 {
-		return true, nil
+		return open, nil
 	}
 	only := view.PendingRange{From: e.EntryID, To: e.EntryID, Count: 1}
 	held, err := view.ReadPending(ctx, s.c, s.keys.Stream, s.group, only)
-	if errors.Is(err, lua.ErrNoGroup) {
-		return false, nil
+	switch {
+	case errors.Is(err, lua.ErrNoGroup):
+		return noGroup, nil
+	case len(held) > 0:
+		return open, err
 	}
-	return len(held) > 0, err
+	return nowhere, err
 }
 
 const scanCount = 1000 // members per step of a scan
