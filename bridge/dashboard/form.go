@@ -68,8 +68,8 @@ func faultsOf(err error) []fault {
 // errorText returns an error in words for people in a browser.
 func errorText(err error) string {
 	if errors.Is(err, bridge.ErrFull) {
-		return "Redis is full, and refuses new messages until memory is free. Nothing was changed. The page System shows " +
-			"which queue holds the most"
+		return "Redis is full, and refuses new messages until memory is free. A change of one message was not made; a " +
+			"larger change may be made in part. The page System shows which queue holds the most"
 	}
 	return err.Error()
 }

@@ -4,16 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 	"unsafe"
+	"weak"
 
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/access"
@@ -714,6 +717,55 @@ func TestTheLogHasNoSecretsAndHasRefusedLogins(t *testing.T) {
 		t.Error("no line tells of the refused logins")
 	}
 	redistest.Want(t, "lines with the secret of a login", r.log.Count(secret), 0)
+}
+
+// Tokens that are guessed in a cookie must leave a line in the log, as those of a login do.
+func TestTheLogHasRefusedCookies(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t), nil)
+	ask := func(value string) {
+		req := httptest.NewRequest(http.MethodGet, "/servers", nil)
+		req.AddCookie(&http.Cookie{Name: sessionCookie, Value: value})
+		r.dashboard.ServeHTTP(httptest.NewRecorder(), req)
+	}
+	guess := access.SecretPrefix + strings.Repeat("a", 52)
+	ask(sessionValue(guess, time.Now().Add(-sessionLength)))
+	ask("x")
+	redistest.Want(t, "lines about logins that are over", r.log.Count("a login to the dashboard was refused"), 0)
+	ask(sessionValue(guess, time.Now()))
+	redistest.Want(t, "lines about a guess", r.log.Count("a login to the dashboard was refused"), 1)
+	redistest.Want(t, "lines with the guess", r.log.Count(guess), 0)
+}
+
+// A stream must keep nothing of a part but what its viewer sees, and a topic few bytes of parts. Regression: a thousand
+// streams of one token, each with another address, kept a part of a megabyte each.
+func TestStreamsKeepLittleOfAPart(t *testing.T) {
+	t.Parallel()
+	topic := &topic{parts: map[partKey]*cachedPart{}}
+	add := func(address string, size int) {
+		key, cached := partKey{nil, address}, &cachedPart{part: &rendered{update: make([]byte, size), seenPart: &seenPart{}}}
+		topic.parts[key] = cached
+		topic.limitParts(key, cached)
+	}
+	for i := range 20 {
+		add(fmt.Sprint("small ", i), 1000)
+	}
+	redistest.Want(t, "small parts", len(topic.parts), 20)
+	add("large", maxCachedBytes/2)
+	redistest.Want(t, "parts after a large one", len(topic.parts), 20)
+	topic.parts, topic.partBytes = map[partKey]*cachedPart{}, 0
+	add("first", maxCachedBytes)
+	redistest.Want(t, "parts after a large first one", len(topic.parts), 1)
+
+	whole := strings.Repeat("a", maxCachedBytes)
+	part := newRendered(whole)
+	kept, seen := weak.Make(part), part.seenPart
+	part = nil
+	redistest.Eventually(t, time.Minute, func() (bool, string) {
+		runtime.GC()
+		return kept.Value() == nil, "the part stays in memory"
+	})
+	redistest.Want(t, "digest that the stream knows", seen.digest, maphash.String(digestSeed, whole))
 }
 
 // The audit line of changed settings must have the values before and after the change.

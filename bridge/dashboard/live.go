@@ -37,6 +37,9 @@ const looksOfToken = 25
 // each render their own.
 const maxCachedParts = 64
 
+// maxCachedBytes limits the HTML of these parts. The first one is kept whatever its size.
+const maxCachedBytes = 4 << 20
+
 // maxRenders is the number of parts that are rendered at the same time. Each takes up to a megabyte of memory.
 const maxRenders = 8
 
@@ -166,6 +169,8 @@ type topic struct {
 	holders int           // requests that use the topic: pages that wait for a look, and viewers
 	viewers int
 	parts   map[partKey]*cachedPart // parts of this version
+
+	partBytes int // of the HTML of parts, about
 }
 
 // hold returns the topic of a name, and starts its loop if there is none. The loop goes on until the caller calls
@@ -456,7 +461,7 @@ func (t *topic) update(stopping context.Context, timeout time.Duration) bool {
 		return false
 	}
 	t.version++
-	t.parts = map[partKey]*cachedPart{}
+	t.parts, t.partBytes = map[partKey]*cachedPart{}, 0
 	close(t.changed)
 	t.changed = make(chan struct{})
 	return !s.rests
@@ -655,7 +660,7 @@ func (q *request) stream(p page, l *live, t *topic, seen string) {
 	sentVersion, sentPart := 0, (*seenPart)(nil)
 	if last := t.result(); seen == last.mark && last.err == nil { // the page shows this result already
 		if part, err := q.cachedPart(p, l, t, last); err == nil {
-			sentVersion, sentPart = last.version, &part.seenPart
+			sentVersion, sentPart = last.version, part.seenPart
 		}
 	}
 	shownAfter := q.changedAt(q.queue()) // older samples may lack a change that the page shows
@@ -733,9 +738,9 @@ func (q *request) event(p page, l *live, t *topic, last result, seen *seenPart) 
 		return []byte(text), nil, true
 	}
 	if update := part.since(seen); update != nil {
-		return update, &part.seenPart, false
+		return update, part.seenPart, false
 	}
-	return []byte(noChange), &part.seenPart, false
+	return []byte(noChange), part.seenPart, false
 }
 
 // awayText returns a sentence about a look that failed.
@@ -766,8 +771,26 @@ func (q *request) cachedPart(p page, l *live, t *topic, last result) (*rendered,
 				return err
 			})
 		})
+		if cached.err == nil {
+			t.limitParts(key, cached)
+		}
 	})
 	return cached.part, cached.err
+}
+
+// limitParts removes a part that was rendered just now, if the parts take too much memory.
+func (t *topic) limitParts(key partKey, cached *cachedPart) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.parts[key] != cached {
+		return
+	}
+	size := 2 * len(cached.part.update) // with the pieces
+	if t.partBytes > 0 && t.partBytes+size > maxCachedBytes {
+		delete(t.parts, key)
+		return
+	}
+	t.partBytes += size
 }
 
 // render waits for the turn of the token and for a free place, and then calls work to render a part or a page. The
@@ -797,9 +820,9 @@ type cachedPart struct {
 // rendered is a part of a page as HTML. It holds the events that bring it, because each stream holds its event until
 // the viewer has read it, and a thousand streams may wait for slow viewers.
 type rendered struct {
-	update []byte   // the event with the whole part
-	pieces []string // HTML
-	seenPart
+	update    []byte   // the event with the whole part
+	pieces    []string // HTML
+	*seenPart          // in memory of its own: streams keep it, and nothing else of the part
 
 	mu      sync.Mutex
 	changes map[uint64][]byte // events with the changed pieces, by the digest of the part that the viewer sees
@@ -834,8 +857,7 @@ func (q *request) part(p page, l *live, value any) (*rendered, error) {
 		return nil, err
 	}
 	whole += running
-	part := &rendered{update: []byte(event("update", whole))}
-	part.digest = maphash.String(digestSeed, whole)
+	part := newRendered(whole)
 	if l.pieces == nil {
 		return part, nil
 	}
@@ -848,6 +870,12 @@ func (q *request) part(p page, l *live, value any) (*rendered, error) {
 	}
 	part.add(runningJobs, running)
 	return part, nil
+}
+
+// newRendered returns a part with its HTML, and without pieces.
+func newRendered(whole string) *rendered {
+	seen := &seenPart{digest: maphash.String(digestSeed, whole)}
+	return &rendered{update: []byte(event("update", whole)), seenPart: seen}
 }
 
 // runningJobs is the template, and the element, that tells how many jobs run. Each update brings it, too.

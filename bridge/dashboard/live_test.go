@@ -396,7 +396,7 @@ func TestAStreamShowsNoStateFromBeforeTheChange(t *testing.T) {
 // viewer had read it.
 func TestStreamsShareTheTextOfAnUpdate(t *testing.T) {
 	t.Parallel()
-	part := &rendered{update: []byte(event("update", "the whole")), seenPart: seenPart{digest: 100}}
+	part := &rendered{update: []byte(event("update", "the whole")), seenPart: &seenPart{digest: 100}}
 	part.add("a", "piece a")
 	part.add("b", "piece b")
 	same := func(one, other []byte) bool { return &one[0] == &other[0] }

@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"strings"
 	"time"
 
 	"github.com/duestream/duestream/bridge/admin"
@@ -60,6 +61,9 @@ func (s queueState) PausedBy() *settingMade {
 	return nil
 }
 
+// mostRecorded is where set_policy cuts the values of a recorded change, in bytes.
+const mostRecorded = 1024
+
 // recordedText returns a stored value as people write it.
 func recordedText(name, stored string) string {
 	setting, known := policy.Named(name)
@@ -67,11 +71,19 @@ func recordedText(name, stored string) string {
 		return "not set"
 	}
 	if !known {
-		return visible(stored)
+		return recordedAsIs(stored)
 	}
 	v, err := setting.ParseStored(stored)
-	if err != nil {
-		return visible(stored)
+	if err != nil || len(stored) >= mostRecorded { // a list that is cut would look like a shorter one
+		return recordedAsIs(stored)
 	}
 	return shown(setting, v)
+}
+
+// recordedAsIs returns a stored value as it is, with a mark if it may be cut.
+func recordedAsIs(stored string) string {
+	if len(stored) >= mostRecorded {
+		return visible(strings.ToValidUTF8(stored, "")) + "…"
+	}
+	return visible(stored)
 }

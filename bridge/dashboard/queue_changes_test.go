@@ -3,6 +3,7 @@ package dashboard
 import (
 	"net/http"
 	"net/url"
+	"strings"
 	"testing"
 
 	"github.com/duestream/duestream/bridge/access"
@@ -52,4 +53,14 @@ func TestQueueTellsWhoPausedItAndWhoChangedItsSettings(t *testing.T) {
 	r.Policy(map[string]string{"held": "1"})
 	text = ben.eventuallyShows(page, "The queue is paused: scheduled")
 	lacks(t, text, "paused by")
+}
+
+// A list that set_policy has cut must not look like a shorter list.
+func TestARecordedValueThatIsCutIsMarked(t *testing.T) {
+	t.Parallel()
+	list := strings.Repeat("1000,", mostRecorded)
+	redistest.Want(t, "a short list", recordedText("retry_delays_ms", "1000,2000"), "1s,2s")
+	redistest.Want(t, "a list that is cut", recordedText("retry_delays_ms", list[:mostRecorded]), list[:mostRecorded]+"…")
+	redistest.Want(t, "a text that is cut", recordedText("other", strings.Repeat("é", mostRecorded)[1:mostRecorded+1]),
+		strings.Repeat("é", mostRecorded/2-1)+"…")
 }

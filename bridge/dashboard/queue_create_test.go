@@ -244,7 +244,7 @@ func TestCreateTellsThatRedisIsFull(t *testing.T) {
 	r.Do("CONFIG", "SET", "maxmemory", "1")
 	form := url.Values{"queue": {r.Queue}, "tab": {"create"}, "id": {"m"}, "payload": {"p"}, "encoding": {"text"}}
 	_, text := v.post("do-queue-create", form)
-	contains(t, text, "Redis is full, and refuses new messages until memory is free. Nothing was changed.")
+	contains(t, text, "Redis is full, and refuses new messages until memory is free. A change of one message was not made")
 	lacks(t, text, "OOM")
 	text = v.eventuallyShows("", "MiB are used (")
 	contains(t, text, `<a href="servers#memory">See which queue holds the most</a>`)

@@ -136,6 +136,9 @@ func (d *Dashboard) begin(w http.ResponseWriter, r *http.Request) *request {
 	g, err := d.grant(r)
 	switch {
 	case errors.Is(err, errLogin):
+		if hasLogin(r) {
+			d.logRefusal(r)
+		}
 		if r.Header.Get("Hx-Request") != "" || r.Header.Get("Accept") == "text/event-stream" {
 			w.Header().Set("Hx-Redirect", "login")
 			w.WriteHeader(http.StatusUnauthorized)

@@ -73,6 +73,16 @@ func (d *Dashboard) sessionNamed(r *http.Request, name string) (secret string, g
 	return secret, g, nil
 }
 
+// hasLogin reports whether a request has a cookie of a login that is not too old.
+func hasLogin(r *http.Request) bool {
+	return slices.ContainsFunc(sessionNames, func(name string) bool {
+		return slices.ContainsFunc(r.CookiesNamed(name), func(c *http.Cookie) bool {
+			secret, ok := sessionSecret(c.Value, time.Now())
+			return ok && secret != ""
+		})
+	})
+}
+
 // isTLS reports whether the browser speaks TLS, to this process or to a proxy in front of it.
 func isTLS(r *http.Request) bool {
 	return r.TLS != nil || strings.EqualFold(r.Header.Get("X-Forwarded-Proto"), "https")
@@ -175,7 +185,7 @@ func (d *Dashboard) login(w http.ResponseWriter, r *http.Request) {
 // refusalsEvery is the time in which the log gets one line about refused logins at most.
 const refusalsEvery = time.Second
 
-// logRefusal logs a login that was refused, and how many others were refused since the last line.
+// logRefusal logs a login, or a cookie of one, that was refused, and how many others were refused since the last line.
 func (d *Dashboard) logRefusal(r *http.Request) {
 	d.refusals.mu.Lock()
 	defer d.refusals.mu.Unlock()
