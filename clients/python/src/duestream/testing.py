@@ -140,7 +140,7 @@ class Memory:
     # ---- test ----------------------------------------------------------------------------------------------------
 
     def advance(self, duration: Duration) -> None:
-        """Moves the clock. deliver then delivers what has become due."""
+        """Moves the clock. Call deliver then for the messages that have become due."""
         self._now += limits.millis("duration", duration)
 
     def scheduled(self, queue: str) -> list[Message]:

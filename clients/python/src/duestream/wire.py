@@ -1,7 +1,7 @@
 """The keys, commands and scripts that both drivers, the synchronous and the asyncio one, send to Redis.
 
 The protocol is written once, as generators. A generator yields commands, and gets their replies. It yields a Sleep to
-wait. A driver performs what is yielded, with a blocking client or with an asyncio client.
+wait. A driver performs these requests, with a blocking client or with an asyncio client.
 """
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class _Part:
 
     queue: _Queue
     place: Partition
-    start: Optional[str] = None  # what the group had read before this worker; None: the worker has not joined
+    start: Optional[str] = None  # last entry that the group read before this worker; None: the worker has not joined
     held: dict[str, "_Delivery"] = dataclasses.field(default_factory=dict)  # by entry
 
     @property

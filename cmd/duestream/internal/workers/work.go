@@ -129,7 +129,7 @@ The default log level is warn.`, commandDeadLetter, commandRetry),
 		"name of this worker, unique among the group's running workers; default: host, process, random")
 	f.IntVarP(&o.Concurrency, "concurrency", "n", 1, "commands to run at the same time")
 	f.StringVar((*string)(&o.GroupRate), "group-rate", "",
-		"commands that all workers of the group start together for each queue, as 10/s, 30/m or 6/h; default: no limit")
+		"rate for each queue at which the workers of the group together start commands: 10/s, 30/m or 6/h; default: no limit")
 	f.IntVar(&o.GroupBurst, "group-burst", 0,
 		"with --group-rate: commands that may start at once; default: a tenth of the rate per second, at least one")
 	flags.DurationVar(f, &o.HandlerTimeout, "timeout", 0,
