@@ -65,10 +65,10 @@ func (c *Client) Result(ctx context.Context, queue, id, group string) (MessageRe
 //
 // WaitFor returns an error if the message will not come into this state. The error is a *DeadError (ErrDead) if the
 // message died and the caller waits for another state. It is ErrDone if the message is done and the caller waits for
-// AwaitDead. It is ErrNoResult if no worker of the group has run yet, or if the message is nowhere: it was cancelled,
-// never scheduled, or acknowledged without a result. A worker acknowledges without a result if it uses plain XACK, or
-// if it is older than this release. In these cases WaitFor returns within some seconds. If Redis is away for some time,
-// WaitFor goes on waiting.
+// AwaitDead. It is ErrNoResult if the message is nowhere: it was cancelled, never scheduled, or acknowledged without a
+// result. A worker acknowledges without a result if it uses plain XACK, or if it is older than this release. It is also
+// ErrNoResult if the message is ready, but the group does not exist, because none of its workers has run yet. In these
+// cases WaitFor returns within some seconds. If Redis is away for some time, WaitFor goes on waiting.
 //
 // A result means that a handler has returned nil. The worker stored it in one step with the acknowledgement. If an ID
 // is used again while the result of the earlier message is kept, WaitFor may return the earlier result. So use new IDs,

@@ -169,8 +169,8 @@ func (w *Waiter) parts(names []string) []lua.Keys {
 // after leaves out results that are older: those of an earlier message with the same ID. Zero takes any.
 //
 // Errors: ctx.Err(); *DeadError (ErrDead), if the message died and the caller waits for another state; ErrDone, if it
-// is done and the caller waits for AwaitDead; ErrNoResult, if the message is nowhere, and also lua.ErrNoGroup, if it is
-// ready for other groups, but this one does not exist; ErrManyWaits.
+// is done and the caller waits for AwaitDead; ErrNoResult, if the message is nowhere; ErrNoResult and lua.ErrNoGroup,
+// if the message is ready, but the group does not exist; ErrManyWaits.
 func (w *Waiter) Wait(ctx context.Context, queue, id, group string,
 	state Awaited, after time.Time) (MessageResult, error) {
 	r, err := w.wait(ctx, queue, id, group, state, after)
