@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/rueidis"
+
 	"github.com/duestream/duestream/integration/queuetest"
 	"github.com/duestream/duestream/integration/redistest"
 	"github.com/duestream/duestream/lua"
@@ -263,4 +265,36 @@ func TestResultIsFoundInEachPartition(t *testing.T) {
 		got, err := NewWaiter(r.Client, r.Prefix).Result(t.Context(), r.Queue, id, "g")
 		redistest.Want(t, "result", string(got.Value)+fmt.Sprint(err), id+"<nil>")
 	}
+}
+
+// A message that is released during each search gets a new entry before the old one is read. It is not taken for one
+// that is nowhere.
+func TestALookAtAMovingMessageDoesNotEndTheWait(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.Groups("g")
+	held := r.deliver("a")[0]
+	moves := 0
+	w := NewWaiter(&interrupted{r.Client, func() {
+		moves++
+		r.fail(held, lua.Failure{Action: lua.ActionRelease})
+		r.DrainAll()
+		held.Entry = r.Take("g", "c", 1)[0]
+	}}, r.Prefix)
+	ended, err := w.look(t.Context(), r.Queue, "a", "g", AwaitDone, time.Time{})
+	redistest.Want(t, "ended", fmt.Sprint(ended, err), "false <nil>")
+	redistest.Want(t, "moves", moves > 0, true)
+}
+
+// interrupted calls a function before it reads entries of a stream.
+type interrupted struct {
+	rueidis.Client
+	read func()
+}
+
+func (c *interrupted) DoMulti(ctx context.Context, commands ...rueidis.Completed) []rueidis.RedisResult {
+	if commands[0].Commands()[0] == "XRANGE" {
+		c.read()
+	}
+	return c.Client.DoMulti(ctx, commands...)
 }

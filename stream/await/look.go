@@ -21,6 +21,7 @@ const (
 	nowhere   place = iota
 	noGroup         // it is ready, but the group does not exist
 	dead            // the group gave it up, or it died before any group got it
+	moved           // one of its entries was deleted during the search, so it may be where the search was before
 	open            // it is ready for the group, or the group holds it, or it waits for the group's retry
 	scheduled       // for all groups
 )
@@ -48,6 +49,8 @@ func (w *Waiter) look(ctx context.Context, queue, id, group string,
 			return false, nil
 		case seen.place == open:
 			return state == AwaitReady, nil
+		case seen.place == moved && try >= tries: // it lives, so a later look tells
+			return false, nil
 		}
 		r, err := w.Result(ctx, queue, id, group)
 		switch {
@@ -61,7 +64,7 @@ func (w *Waiter) look(ctx context.Context, queue, id, group string,
 			return true, seen.died
 		case seen.place == noGroup && try >= tries:
 			return true, fmt.Errorf("%w: %w: no worker of group %s has run yet", ErrNoResult, lua.ErrNoGroup, group)
-		case try >= tries:
+		case seen.place == nowhere && try >= tries:
 			return true, fmt.Errorf("%w: the message is nowhere: it was cancelled or never scheduled, or done without a "+
 				"result, or its result has expired", ErrNoResult)
 		}
@@ -121,11 +124,22 @@ type searcher struct {
 	keys      lua.Keys
 	id, group string
 	after     time.Time // older letters do not count
+	moved     bool      // an entry of the message was deleted during the search
 }
 
-// search returns the first place that is better than dead. It looks for retries last, because their search takes
+// search is find, but a message whose entry was deleted meanwhile is neither dead nor nowhere: a delivery that is
+// released or retried gets a new entry.
+func (s *searcher) search(ctx context.Context) (sighting, error) {
+	seen, err := s.find(ctx)
+	if s.moved && seen.place < moved {
+		seen = sighting{place: moved}
+	}
+	return seen, err
+}
+
+// find returns the first place that is better than dead. It looks for retries last, because their search takes
 // longest.
-func (s searcher) search(ctx context.Context) (seen sighting, err error) {
+func (s *searcher) find(ctx context.Context) (seen sighting, err error) {
 	b := s.c.B
 	var due, metas int64
 	isDue := false
@@ -164,7 +178,7 @@ func (s searcher) search(ctx context.Context) (seen sighting, err error) {
 const searchStep = 250
 
 // each visits the entries of the message in a stream, oldest first, until visit is done.
-func (s searcher) each(ctx context.Context, key string, visit func(rueidis.XRangeSlice) (done bool, err error)) error {
+func (s *searcher) each(ctx context.Context, key string, visit func(rueidis.XRangeSlice) (done bool, err error)) error {
 	for step := (lua.EntrySearch{Limit: searchStep, More: true}); step.More; {
 		var entries []string
 		var err error
@@ -179,7 +193,8 @@ func (s searcher) each(ctx context.Context, key string, visit func(rueidis.XRang
 			if err != nil {
 				return err
 			}
-			if !ok { // it was deleted just now
+			if !ok {
+				s.moved = true
 				continue
 			}
 			if done, err := visit(entry); done || err != nil {
@@ -191,7 +206,7 @@ func (s searcher) each(ctx context.Context, key string, visit func(rueidis.XRang
 }
 
 // placeOf returns open if an entry is still to be delivered to the group, or the group holds it.
-func (s searcher) placeOf(ctx context.Context, e lua.Entry) (place, error) {
+func (s *searcher) placeOf(ctx context.Context, e lua.Entry) (place, error) {
 	if e.For != "" && e.For != s.group {
 		return nowhere, nil // a retry for another group
 	}
@@ -218,6 +233,11 @@ func (s searcher) placeOf(ctx context.Context, e lua.Entry) (place, error) {
 	case len(held) > 0:
 		return open, err
 	}
+	if err != nil {
+		return nowhere, err
+	}
+	_, stays, err := view.ReadEntry(ctx, s.c, s.keys.Stream, e.EntryID)
+	s.moved = s.moved || !stays
 	return nowhere, err
 }
 
@@ -225,7 +245,7 @@ const scanCount = 1000 // members per step of a scan
 
 // retry looks for the group's retry in the schedule, or in the hash meta, in which each retry has a field. total is the
 // size of the smaller one. A redriven message may be for all groups.
-func (s searcher) retry(ctx context.Context, inSchedule bool, total int64) (place, error) {
+func (s *searcher) retry(ctx context.Context, inSchedule bool, total int64) (place, error) {
 	if total == 0 {
 		return nowhere, nil
 	}
