@@ -32,6 +32,10 @@ type search struct {
 	onward bool             // the next search goes on behind these rows
 	found  bool             // a row was found since behind was reset
 	goesOn bool             // the next search may find a row, so the relay does not pause
+
+	rest []window // of this search: windows that were not looked at yet, because they are more than a batch has rows
+	seen []window // of this search: windows that were looked at
+	took bool     // a row of them was taken
 }
 
 // A search looks at windowBatches times the rows of a full batch, but not at less than windowRows. The windows of all
@@ -77,39 +81,68 @@ func (r *Relay) lockFirst(ctx context.Context, tx *sql.Tx) ([]*row, error) {
 			return rows, err
 		}
 	}
-	leftOut, err := json.Marshal(waiting)
-	if err != nil {
-		return nil, err
-	}
 	begin := time.Now()
-	rows, err := r.lockInWindows(ctx, tx, string(leftOut))
+	rows, err := r.lockInWindows(ctx, tx, waiting)
 	r.runs.searched, r.runs.since = time.Since(begin), time.Now()
 	return rows, err
 }
 
-// lockInWindows looks at the next window of each queue that is not left out. SQLite has no windows.
-func (r *Relay) lockInWindows(ctx context.Context, tx *sql.Tx, leftOut string) ([]*row, error) {
-	if r.cfg.Outbox.sql.dialect == SQLite {
-		return r.rowsOf(ctx, tx, false, r.cfg.Outbox.sql.take, leftOut, r.cfg.Batch)
-	}
-	windows, err := r.windows(ctx, tx, leftOut)
+// lockInWindows looks at the next window of each queue that is not left out. If these are more than a batch may have
+// rows, the next passes look at the rest of them. SQLite has no windows.
+func (r *Relay) lockInWindows(ctx context.Context, tx *sql.Tx, waiting []string) (rows []*row, err error) {
+	leftOut, err := json.Marshal(waiting)
 	if err != nil {
 		return nil, err
 	}
-	var rows []*row
+	if r.cfg.Outbox.sql.dialect == SQLite {
+		return r.rowsOf(ctx, tx, false, r.cfg.Outbox.sql.take, string(leftOut), r.cfg.Batch)
+	}
+	s := &r.search
+	s.rest = slices.DeleteFunc(s.rest, func(one window) bool { return slices.Contains(waiting, one.Queue) })
+	if len(s.rest) == 0 && len(s.seen) == 0 {
+		if s.rest, err = r.windows(ctx, tx, string(leftOut)); err != nil {
+			return nil, err
+		}
+	}
+	windows := s.rest[:min(len(s.rest), r.cfg.Batch)]
 	if len(windows) > 0 {
 		text, err := json.Marshal(windows)
 		if err != nil {
 			return nil, err
 		}
-		share := max(1, r.cfg.Batch/len(windows))
+		share := r.cfg.Batch / len(windows)
 		rows, err = r.rowsOf(ctx, tx, false, r.cfg.Outbox.sql.take, string(text), share)
 		if err != nil {
 			return nil, err
 		}
+		shorten(windows, rows, share)
 	}
-	r.search.note(windows, len(rows) > 0)
+	s.looked(len(windows), len(rows) > 0)
 	return rows, nil
+}
+
+// looked remembers that the first n windows of the rest were looked at. found tells whether a row was taken.
+func (s *search) looked(n int, found bool) {
+	s.seen, s.rest, s.took = append(s.seen, s.rest[:n]...), s.rest[n:], s.took || found
+	if s.goesOn = true; len(s.rest) == 0 {
+		s.note(s.seen, s.took)
+		s.seen, s.took = nil, false
+	}
+}
+
+// shorten ends each window that gave as many rows as it might at the last of them, because it may have more. The rows
+// of a queue are in the order of their numbers.
+func shorten(windows []window, rows []*row, share int) {
+	taken, last := map[string]int{}, map[string]int64{}
+	for _, one := range rows {
+		taken[one.queue]++
+		last[one.queue] = one.seq
+	}
+	for i := range windows {
+		if one := &windows[i]; taken[one.Queue] >= share {
+			one.Until = last[one.Queue]
+		}
+	}
 }
 
 func (r *Relay) windows(ctx context.Context, tx *sql.Tx, leftOut string) (all []window, err error) {

@@ -44,3 +44,15 @@ func TestASearchReachesAllRows(t *testing.T) {
 		redistest.Want(t, name+": next", s.onward, false)
 	}
 }
+
+// A window with more free rows than a search may take from it is looked at again.
+func TestAWindowWithMoreRowsIsNotLeft(t *testing.T) {
+	t.Parallel()
+	windows := []window{{"full", 10, 90}, {"last", 0, math.MaxInt64}, {"few", 0, 50}, {"none", 0, 70}}
+	rows := []*row{{queue: "full", seq: 20}, {queue: "few", seq: 30}, {queue: "full", seq: 40},
+		{queue: "last", seq: 60}, {queue: "last", seq: 61}}
+	shorten(windows, rows, 2)
+	for i, want := range []int64{40, 61, 50, 70} {
+		redistest.Want(t, "end of "+windows[i].Queue, windows[i].Until, want)
+	}
+}

@@ -628,3 +628,40 @@ func (c cutConn) Close() error {
 	}
 	return c.Conn.Close()
 }
+
+// A hand-over has no more rows than RelayConfig.Batch, also if more queues have rows.
+func TestABatchOfManyQueuesHasItsSize(t *testing.T) {
+	t.Parallel()
+	db := sharedPostgres(t).open(t)
+	box := redistest.Must(outbox.New(outbox.Config{Table: "many_queues"}))
+	if err := box.Migrate(t.Context(), db); err != nil {
+		t.Fatal(err)
+	}
+	const queues, batch = 10, 3
+	for i := range queues {
+		redistest.Must(box.Schedule(t.Context(), db, fmt.Sprint("q", i), nil))
+	}
+	to := &lockCounter{db: db}
+	relay := redistest.Must(outbox.NewRelay(outbox.RelayConfig{Outbox: box, DB: db, Client: to, Batch: batch}))
+	if err := relay.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	redistest.Want(t, "most rows that a relay holds", to.most.Load(), batch)
+	redistest.Want(t, "handed over", relay.Stats().Scheduled, queues)
+}
+
+// lockCounter counts the rows that are locked during a hand-over.
+type lockCounter struct {
+	outbox.Sender
+	db   *sql.DB
+	most atomic.Int64
+}
+
+func (c *lockCounter) SendBatch(ctx context.Context, _ string, ms []bridge.NewMessage) ([]bridge.Result, error) {
+	var locked int64
+	err := c.db.QueryRowContext(ctx, `SELECT (SELECT count(*) FROM many_queues)
+  - (SELECT count(*) FROM (SELECT 1 FROM many_queues FOR UPDATE SKIP LOCKED) AS free)`).Scan(&locked)
+	for most := c.most.Load(); locked > most && !c.most.CompareAndSwap(most, locked); most = c.most.Load() {
+	}
+	return make([]bridge.Result, len(ms)), err
+}
