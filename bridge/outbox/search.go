@@ -33,7 +33,7 @@ type search struct {
 	found  bool             // a row was found since behind was reset
 	goesOn bool             // the next search may find a row, so the relay does not pause
 
-	rest []window // of this search: windows that were not looked at yet, because they are more than a batch has rows
+	rest []window // of this search: windows that were not looked at yet, if there are more windows than rows in a batch
 	seen []window // of this search: windows that were looked at
 	took bool     // a row of them was taken
 }
@@ -87,8 +87,8 @@ func (r *Relay) lockFirst(ctx context.Context, tx *sql.Tx) ([]*row, error) {
 	return rows, err
 }
 
-// lockInWindows looks at the next window of each queue that is not left out. If these are more than a batch may have
-// rows, the next passes look at the rest of them. SQLite has no windows.
+// lockInWindows looks at the next window of each queue that is not left out. If there are more windows than a batch may
+// have rows, the next passes look at the other windows. SQLite has no windows.
 func (r *Relay) lockInWindows(ctx context.Context, tx *sql.Tx, waiting []string) (rows []*row, err error) {
 	leftOut, err := json.Marshal(waiting)
 	if err != nil {
@@ -130,8 +130,8 @@ func (s *search) looked(n int, found bool) {
 	}
 }
 
-// shorten ends each window that gave as many rows as it might at the last of them, because it may have more. The rows
-// of a queue are in the order of their numbers.
+// shorten ends each window from which share rows were taken at the last of these rows, because the window may have more
+// free rows. The rows of a queue are in the order of their numbers.
 func shorten(windows []window, rows []*row, share int) {
 	taken, last := map[string]int{}, map[string]int64{}
 	for _, one := range rows {

@@ -629,7 +629,7 @@ func (c cutConn) Close() error {
 	return c.Conn.Close()
 }
 
-// A hand-over has no more rows than RelayConfig.Batch, also if more queues have rows.
+// A hand-over has at most RelayConfig.Batch rows, even if more queues than that have rows.
 func TestABatchOfManyQueuesHasItsSize(t *testing.T) {
 	t.Parallel()
 	db := sharedPostgres(t).open(t)

@@ -267,8 +267,8 @@ func TestResultIsFoundInEachPartition(t *testing.T) {
 	}
 }
 
-// A message that is released during each search gets a new entry before the old one is read. It is not taken for one
-// that is nowhere.
+// A message that is released during each search gets a new entry before the old one is read. The look must not conclude
+// that the message is nowhere.
 func TestALookAtAMovingMessageDoesNotEndTheWait(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))

@@ -21,7 +21,7 @@ const (
 	nowhere   place = iota
 	noGroup         // it is ready, but the group does not exist
 	dead            // the group gave it up, or it died before any group got it
-	moved           // one of its entries was deleted during the search, so it may be where the search was before
+	moved           // one of its entries was deleted during the search, so it may be at a place that was searched before
 	open            // it is ready for the group, or the group holds it, or it waits for the group's retry
 	scheduled       // for all groups
 )
@@ -49,7 +49,7 @@ func (w *Waiter) look(ctx context.Context, queue, id, group string,
 			return false, nil
 		case seen.place == open:
 			return state == AwaitReady, nil
-		case seen.place == moved && try >= tries: // it lives, so a later look tells
+		case seen.place == moved && try >= tries: // it may still exist, so a later look decides
 			return false, nil
 		}
 		r, err := w.Result(ctx, queue, id, group)
@@ -127,8 +127,8 @@ type searcher struct {
 	moved     bool      // an entry of the message was deleted during the search
 }
 
-// search is find, but a message whose entry was deleted meanwhile is neither dead nor nowhere: a delivery that is
-// released or retried gets a new entry.
+// search calls find. If an entry of the message was deleted during the search, the message counts neither as dead nor
+// as nowhere, because a delivery that is released or retried gets a new entry.
 func (s *searcher) search(ctx context.Context) (sighting, error) {
 	seen, err := s.find(ctx)
 	if s.moved && seen.place < moved {
