@@ -737,8 +737,8 @@ func TestTheLogHasRefusedCookies(t *testing.T) {
 	redistest.Want(t, "lines with the guess", r.log.Count(guess), 0)
 }
 
-// A stream must keep nothing of a part but what its viewer sees, and a topic few bytes of parts. Regression: a thousand
-// streams of one token, each with another address, kept a part of a megabyte each.
+// A stream must keep only digests of a part, and a topic must keep few bytes of parts. Regression: a thousand streams
+// of one token, each with another address, kept a part of a megabyte each.
 func TestStreamsKeepLittleOfAPart(t *testing.T) {
 	t.Parallel()
 	topic := &topic{parts: map[partKey]*cachedPart{}}

@@ -37,7 +37,7 @@ const looksOfToken = 25
 // each render their own.
 const maxCachedParts = 64
 
-// maxCachedBytes limits the HTML of these parts. The first one is kept whatever its size.
+// maxCachedBytes limits the bytes of HTML of these parts. The first part is kept whatever its size.
 const maxCachedBytes = 4 << 20
 
 // maxRenders is the number of parts that are rendered at the same time. Each takes up to a megabyte of memory.
@@ -170,7 +170,7 @@ type topic struct {
 	viewers int
 	parts   map[partKey]*cachedPart // parts of this version
 
-	partBytes int // of the HTML of parts, about
+	partBytes int // approximate bytes of HTML of parts
 }
 
 // hold returns the topic of a name, and starts its loop if there is none. The loop goes on until the caller calls
@@ -822,7 +822,7 @@ type cachedPart struct {
 type rendered struct {
 	update    []byte   // the event with the whole part
 	pieces    []string // HTML
-	*seenPart          // in memory of its own: streams keep it, and nothing else of the part
+	*seenPart          // allocated separately: streams keep it, and nothing else of the part
 
 	mu      sync.Mutex
 	changes map[uint64][]byte // events with the changed pieces, by the digest of the part that the viewer sees

@@ -61,7 +61,7 @@ func (s queueState) PausedBy() *settingMade {
 	return nil
 }
 
-// mostRecorded is where set_policy cuts the values of a recorded change, in bytes.
+// mostRecorded is the length in bytes to which set_policy cuts the values of a recorded change.
 const mostRecorded = 1024
 
 // recordedText returns a stored value as people write it.
