@@ -267,34 +267,48 @@ func TestResultIsFoundInEachPartition(t *testing.T) {
 	}
 }
 
-// A message that is released during each search gets a new entry before the old one is read. The look must not conclude
-// that the message is nowhere.
+// A message moves during each search, so that each of its places is searched while it is in another one. The look must
+// not conclude that the message is nowhere.
 func TestALookAtAMovingMessageDoesNotEndTheWait(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, redistest.Shared(t))
-	r.Groups("g")
-	held := r.deliver("a")[0]
-	moves := 0
-	w := NewWaiter(&interrupted{r.Client, func() {
-		moves++
-		r.fail(held, lua.Failure{Action: lua.ActionRelease})
-		r.DrainAll()
-		held.Entry = r.Take("g", "c", 1)[0]
-	}}, r.Prefix)
-	ended, err := w.look(t.Context(), r.Queue, "a", "g", AwaitDone, time.Time{})
-	redistest.Want(t, "ended", fmt.Sprint(ended, err), "false <nil>")
-	redistest.Want(t, "moves", moves > 0, true)
+	for name, moves := range map[string]struct{ release, ready string }{
+		"gets another entry":                   {"XRANGE", "XRANGE"},
+		"is ready before the retries are read": {"ZCARD", "ZSCAN"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, redistest.Shared(t))
+			r.Groups("g")
+			held := r.deliver("a")[0]
+			count := 0
+			w := NewWaiter(&interrupted{r.Client, func(command string) {
+				if command == moves.release {
+					r.fail(held, lua.Failure{Action: lua.ActionRelease})
+				}
+				if command == moves.ready {
+					r.DrainAll()
+					held.Entry = r.Take("g", "c", 1)[0]
+					count++
+				}
+			}}, r.Prefix)
+			ended, err := w.look(t.Context(), r.Queue, "a", "g", AwaitDone, time.Time{})
+			redistest.Want(t, "ended", fmt.Sprint(ended, err), "false <nil>")
+			redistest.Want(t, "it moved", count > 0, true)
+		})
+	}
 }
 
-// interrupted calls a function before it reads entries of a stream.
+// interrupted calls a function before it sends commands, with the name of the first one.
 type interrupted struct {
 	rueidis.Client
-	read func()
+	before func(command string)
 }
 
 func (c *interrupted) DoMulti(ctx context.Context, commands ...rueidis.Completed) []rueidis.RedisResult {
-	if commands[0].Commands()[0] == "XRANGE" {
-		c.read()
+	name := commands[0].Commands()[0]
+	if name == "HSCAN" { // the search reads the smaller one of two keys
+		name = "ZSCAN"
 	}
+	c.before(name)
 	return c.Client.DoMulti(ctx, commands...)
 }

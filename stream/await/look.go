@@ -153,11 +153,12 @@ func (s *searcher) find(ctx context.Context) (seen sighting, err error) {
 	if err != nil || isDue {
 		return sighting{place: scheduled}, err
 	}
-	err = s.each(ctx, s.keys.Stream, func(stored rueidis.XRangeSlice) (done bool, err error) {
+	ready := func(stored rueidis.XRangeSlice) (done bool, err error) {
 		where, err := s.placeOf(ctx, lua.ParseEntry(stored.ID, stored.FieldValues))
 		seen.place = max(seen.place, where)
 		return seen.place == open, err
-	})
+	}
+	last, err := s.each(ctx, s.keys.Stream, "", ready)
 	if err != nil || seen.place == open {
 		return seen, err
 	}
@@ -165,44 +166,51 @@ func (s *searcher) find(ctx context.Context) (seen sighting, err error) {
 	if err != nil || retry != nowhere {
 		return sighting{place: retry}, err
 	}
-	return seen, s.each(ctx, s.keys.Dead, func(stored rueidis.XRangeSlice) (bool, error) {
+	// A retry may have become ready before the search for retries.
+	if _, err = s.each(ctx, s.keys.Stream, last, ready); err != nil || seen.place == open {
+		return seen, err
+	}
+	_, err = s.each(ctx, s.keys.Dead, "", func(stored rueidis.XRangeSlice) (bool, error) {
 		l := lua.ParseLetter(stored.ID, stored.FieldValues)
 		if (l.Group == s.group || l.Group == "") && !l.Dead.Before(s.after) {
 			seen = sighting{dead, &DeadError{ID: s.id, Group: l.Group, Reason: l.Reason, Text: l.Entry.Error}}
 		}
 		return false, nil // the newest letter counts
 	})
+	return seen, err
 }
 
 // searchStep is how many entries the server looks at in one call. During the call it serves no other client.
 const searchStep = 250
 
-// each visits the entries of the message in a stream, oldest first, until visit is done.
-func (s *searcher) each(ctx context.Context, key string, visit func(rueidis.XRangeSlice) (done bool, err error)) error {
-	for step := (lua.EntrySearch{Limit: searchStep, More: true}); step.More; {
+// each visits the entries of the message in a stream behind an entry, oldest first, until visit is done. It returns the
+// ID of the last entry of the stream that was looked at.
+func (s *searcher) each(ctx context.Context, key, behind string,
+	visit func(rueidis.XRangeSlice) (done bool, err error)) (last string, err error) {
+	step := lua.EntrySearch{Cursor: behind, Limit: searchStep, More: true}
+	for step.More {
 		var entries []string
-		var err error
 		call, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 		step, entries, err = lua.FindEntries(call, s.c, key, s.id, step)
 		cancel()
 		if err != nil {
-			return err
+			return step.Cursor, err
 		}
 		for _, id := range entries {
 			entry, ok, err := view.ReadEntry(ctx, s.c, key, id)
 			if err != nil {
-				return err
+				return step.Cursor, err
 			}
 			if !ok {
 				s.moved = true
 				continue
 			}
 			if done, err := visit(entry); done || err != nil {
-				return err
+				return step.Cursor, err
 			}
 		}
 	}
-	return nil
+	return step.Cursor, nil
 }
 
 // placeOf returns open if an entry is still to be delivered to the group, or the group holds it.
