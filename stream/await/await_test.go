@@ -267,8 +267,8 @@ func TestResultIsFoundInEachPartition(t *testing.T) {
 	}
 }
 
-// A message moves during each search, so that each of its places is searched while it is in another one. The look must
-// not conclude that the message is nowhere.
+// A message moves during each search, so the search looks at each place while the message is in another one. The look
+// must not conclude that the message is nowhere.
 func TestALookAtAMovingMessageDoesNotEndTheWait(t *testing.T) {
 	t.Parallel()
 	for name, moves := range map[string]struct{ release, ready string }{
