@@ -29,10 +29,19 @@ type Call struct {
 	g      *Gateway
 	w      *reply // the same value as W
 	secret string // of the token
+	held   []*chargedBody
 }
 
 func (g *Gateway) newCall(w *reply, r *http.Request) *Call {
 	return &Call{Ctx: r.Context(), W: w, R: r, g: g, w: w}
+}
+
+// end takes the bodies of the request off its token's count. Their bytes count until the request is answered, because
+// the handler keeps them in memory.
+func (c *Call) end() {
+	for _, body := range c.held {
+		body.giveBack()
+	}
 }
 
 // LimitTime makes Ctx end after Config.Timeout. Call cancel when the request is answered.
@@ -80,6 +89,21 @@ func (c *Call) Charge(verb access.Verb, n int) (wait time.Duration) {
 	return wait
 }
 
+// HoldBytes counts the bytes of payloads for the caller's token, from before the answer is built until the caller has
+// read it and leave is called. One large answer may have any size; several have at most 64 MiB together. ErrBusy: they
+// have reached this limit.
+func (c *Call) HoldBytes(n int) (leave func(), err error) {
+	if n < largeAnswer {
+		return func() {}, nil
+	}
+	leave, refusal := c.w.takeBytes(n)
+	if refusal != nil {
+		return nil, refusal
+	}
+	c.w.counted = true
+	return leave, nil
+}
+
 // GiveBack undoes a Charge.
 func (c *Call) GiveBack(verb access.Verb, n int) { c.g.cfg.Access.GiveBack(c.Ctx, c.Grant, verb, n) }
 
@@ -117,7 +141,7 @@ func (c *Call) ReadBody(read func(io.Reader) error) error {
 		return errBodies(ErrBodies)
 	}
 	body := &chargedBody{ReadCloser: c.R.Body, bytes: &c.g.bytes, token: token}
-	defer body.giveBack()
+	c.held = append(c.held, body)
 	rc := http.NewResponseController(c.W)
 	_ = rc.SetReadDeadline(time.Now().Add(bodyTime))
 	err := read(body)
@@ -234,6 +258,7 @@ func (c *call) id() string { return c.R.PathValue("id") }
 func (g *Gateway) answer(one route, w *reply, r *http.Request) {
 	w.route = one.method + " " + one.pattern
 	c := &call{Gateway: g, Call: g.newCall(w, r), queue: r.PathValue("queue")}
+	defer c.end()
 	if !one.stream {
 		defer c.LimitTime()()
 	}

@@ -40,9 +40,9 @@ type delivery struct {
 }
 
 func deliveryOf(d *pull.Delivery) delivery {
-	return delivery{Token: d.Token, Queue: d.Queue, ID: d.ID, Attempt: d.Attempt, Due: d.Due, Within: d.Within.Milliseconds(),
-		Key: d.Extra[lua.FieldKey], Headers: d.Headers, Payload: admin.Payload(d.Payload), Error: d.Error,
-		Lateness: d.Lateness().Milliseconds()}
+	return delivery{Token: d.Token, Queue: d.Queue, ID: d.ID, Attempt: d.Attempt, Due: d.Due,
+		Within: d.Within.Milliseconds(), Key: d.Extra[lua.FieldKey], Headers: d.Headers,
+		Payload: admin.Payload(d.Payload), Error: d.Error, Lateness: d.Lateness().Milliseconds()}
 }
 
 func receive(c *call) (int, any, error) { return c.receive([]string{c.queue}, nil) }
@@ -98,6 +98,12 @@ func (c *call) receive(queues []string, weights []int) (int, any, error) {
 		c.puller.GiveBack(c.Ctx, found)
 		return 0, nil, context.Cause(c.Ctx)
 	}
+	leave, err := c.HoldBytes(pull.PayloadBytes(found))
+	if err != nil { // without GiveBack the messages would stay pending, and lose an attempt
+		c.puller.GiveBack(c.Ctx, found)
+		return 0, nil, err
+	}
+	defer leave()
 	all := make([]delivery, len(found))
 	for i := range found {
 		all[i] = deliveryOf(&found[i])

@@ -4,7 +4,9 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -136,4 +138,42 @@ func TestUnreadAnswersHaveBoundedBytes(t *testing.T) {
 	r.g.unread.add("all", -1)
 	r.do("GET", "/v1/queues/q/messages/a", "").want(http.StatusOK)
 	redistest.Want(t, "bytes that are counted", r.g.unread.count("all"), 0)
+}
+
+// A caller that has too many unread answers gets no large message. The message is released, with the same attempt.
+func TestADeliveryWithoutRoomForItsAnswerIsGivenBack(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	payload := strings.Repeat("x", 2*largeAnswer)
+	r.do("POST", "/v1/queues/q/messages?id=a", payload).want(http.StatusCreated)
+	r.g.unread.limit = largeAnswer
+	r.g.unread.add("all", 1)
+	r.do("POST", "/v1/queues/q/deliveries?group=g", "").refused(http.StatusServiceUnavailable, typeBusy)
+	r.g.unread.add("all", -1)
+	stats := redistest.Must(r.op.Stats(t.Context(), "q"))
+	redistest.Want(t, "scheduled again, pending", fmt.Sprint(stats.Scheduled, stats.Groups[0].Pending), "1 0")
+	redistest.Want(t, "bytes that are counted", r.g.unread.count("all"), 0)
+}
+
+// A body counts for its token until the request is answered. Regression: it counted only while it was read, and 40
+// batches of 16 MiB took two gigabytes while they were decoded.
+func TestABodyCountsUntilTheRequestIsAnswered(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	counted := 0
+	r.g.Mount("/body/", func(c *Call) {
+		c.Grant = &access.Grant{}
+		if _, err := c.Body(100); err != nil {
+			t.Error(err)
+		}
+		counted = r.g.bytes.count("")
+		c.W.WriteHeader(http.StatusOK)
+	}, func(context.Context) {})
+	request := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/body/", strings.NewReader("12345"))
+	r.g.Handler().ServeHTTP(httptest.NewRecorder(), request)
+	redistest.Want(t, "bytes that count before the answer", counted, 5)
+	r.do("POST", "/v1/queues/q/messages?id=a", "x").want(http.StatusCreated)
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+		return r.g.bytes.count("")+r.g.bytes.count("all") == 0, "bytes count after the answers"
+	})
 }

@@ -26,6 +26,7 @@ type reply struct {
 	// complete, if not nil, is called when the answer of a request that reads payloads is complete, before it is written.
 	complete func()
 	refused  bool // nothing more is written, because too many answers to the token wait to be read
+	counted  bool // HoldBytes has counted the bytes of the answer
 }
 
 // WriteHeader records the status and writes the header.
@@ -137,7 +138,7 @@ func (w *reply) json(status int, value any) {
 	if w.complete != nil {
 		w.complete()
 	}
-	if len(text) >= largeAnswer {
+	if len(text) >= largeAnswer && !w.counted {
 		leave, err := w.takeBytes(len(text))
 		if err != nil {
 			h.Del("Content-Encoding")

@@ -66,7 +66,9 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	for _, api := range g.mounted {
 		if strings.HasPrefix(r.URL.Path, api.prefix) {
-			api.answer(g.newCall(out, r))
+			c := g.newCall(out, r)
+			defer c.end()
+			api.answer(c)
 			return
 		}
 	}

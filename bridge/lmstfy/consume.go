@@ -277,6 +277,12 @@ func (c *call) respond(found []pull.Delivery, asObject, frozen bool, ttr time.Du
 		c.parts.Puller.GiveBack(c.Ctx, found)
 		return err
 	}
+	leave, err := c.HoldBytes(pull.PayloadBytes(found))
+	if err != nil { // without GiveBack the messages would stay pending, and lose an attempt
+		c.parts.Puller.GiveBack(c.Ctx, found)
+		return err
+	}
+	defer leave()
 	jobs := make([]map[string]any, len(found))
 	for i := range found {
 		d := &found[i]

@@ -52,6 +52,7 @@ type Puller struct {
 	tickets uint64               // number of waiters so far
 
 	making loop.Locks // by queue; held while a group is created
+	room   room
 }
 
 // New checks the configuration; the error names all its faults. It does not touch Redis.
@@ -64,7 +65,7 @@ func New(cfg Config) (*Puller, error) {
 		return nil, err
 	}
 	p := &Puller{cfg: cfg, sources: map[sourceKey]*source{}, streams: map[string][]*line{},
-		failing: map[sourceKey]string{}}
+		failing: map[sourceKey]string{}, room: newRoom(maxReceived)}
 	p.reader = tail.New(tail.Config{Client: cfg.Blocking, Block: readBlock, Count: 1, Log: cfg.Logger,
 		Activity: "wait for messages", Added: p.added, Broken: func(error) {}})
 	return p, nil
@@ -93,6 +94,14 @@ type Delivery struct {
 	stream.Message
 	Token  Token
 	Within time.Duration // time in which it must be settled or extended
+}
+
+// PayloadBytes returns the size of all payloads in bytes.
+func PayloadBytes(all []Delivery) (n int) {
+	for i := range all {
+		n += len(all[i].Payload)
+	}
+	return n
 }
 
 func (r *Request) validate() error {
@@ -253,9 +262,7 @@ func (p *Puller) try(ctx context.Context, r *Request, lines []*line) (found []De
 			got, err := p.receive(ctx, r, l, lease, r.Count-len(found))
 			p.leave(l, latest, got, err)
 			own := p.own(ctx, r, l, lease, got.Entries)
-			for i := range own {
-				bytes += len(own[i].Payload)
-			}
+			bytes += PayloadBytes(own)
 			found = append(found, own...)
 			switch {
 			case ctx.Err() != nil, lua.Temporary(err) && len(found) > 0:
@@ -283,6 +290,12 @@ func (p *Puller) try(ctx context.Context, r *Request, lines []*line) (found []De
 
 // receive fetches entries of one stream. It creates the group if the group does not exist.
 func (p *Puller) receive(ctx context.Context, r *Request, l *line, given lease, limit int) (lua.Received, error) {
+	leave, err := p.room.enter(ctx, l.source)
+	if err != nil {
+		return lua.Received{}, err
+	}
+	received := 0
+	defer func() { leave(received) }()
 	// Wait for the reply even if ctx ends: otherwise its deliveries would be pending until they are reclaimed.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), loop.CallTimeout)
 	defer cancel()
@@ -294,6 +307,9 @@ func (p *Puller) receive(ctx context.Context, r *Request, l *line, given lease, 
 		if err = p.makeGroup(ctx, r, l); err == nil {
 			got, err = receive()
 		}
+	}
+	for i := range got.Entries {
+		received += len(got.Entries[i].Payload)
 	}
 	if err != nil {
 		return got, fmt.Errorf("receive of %s/%s: %w", l.source.queue, r.Group, err)

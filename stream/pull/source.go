@@ -21,6 +21,7 @@ type source struct {
 	mu       sync.Mutex
 	policy   policy.Policy
 	lastRead time.Time
+	expected int64 // bytes of the payloads in the next reply; 0 = no reply has come yet
 }
 
 type sourceKey struct{ queue, group string }
