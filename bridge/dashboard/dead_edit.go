@@ -125,7 +125,7 @@ func (q *request) edited(l admin.Letter) (payload []byte, headers map[string]str
 // JSON value, such as 42, may as well be plain text.
 func checkEdited(old, new []byte) error {
 	if len(new) > maxEdited {
-		return lua.Invalid("payload", fmt.Sprintf("of %d bytes", len(new)), "must be at most %d bytes here", maxEdited)
+		return tooLarge("payload", len(new), "must be at most %d bytes here", maxEdited)
 	}
 	if err := lua.CheckPayload(new); err != nil {
 		return err
@@ -171,7 +171,7 @@ func redriveEdited(q *request) (done, error) {
 		return done{}, err
 	}
 	if len(l.Payload) > maxEdited { // the page offers no form, and the difference would take very much memory
-		return done{}, lua.Invalid("payload", fmt.Sprintf("of %d bytes", len(l.Payload)),
+		return done{}, tooLarge("payload", len(l.Payload),
 			"of the dead letter must be at most %d bytes to be edited here", maxEdited)
 	}
 	step := q.query.Get("step")

@@ -14,7 +14,6 @@ import (
 
 	"github.com/duestream/duestream/bridge/access"
 	"github.com/duestream/duestream/bridge/admin"
-	"github.com/duestream/duestream/lua"
 )
 
 // This file runs changes that take longer than a request.
@@ -154,7 +153,7 @@ func (q *request) startJob(spec jobSpec) (page string, err error) {
 	}
 	spec.back = safeNext(spec.back)
 	if size := spec.size(); size > maxJobBytes {
-		return "", lua.Invalid("form", fmt.Sprintf("of %d bytes", size),
+		return "", tooLarge("form", size,
 			"must have at most %d bytes of texts: select fewer messages, or shorten the conditions", maxJobBytes)
 	}
 	j := &job{jobSpec: spec, id: rand.Text(), owner: q.grant.Name(), began: time.Now()}

@@ -145,6 +145,11 @@ func withoutSpace(text string) string {
 	}, text)
 }
 
+// tooLarge returns an *InvalidError for a value of so many bytes, without the value.
+func tooLarge(field string, size int, rule string, args ...any) error {
+	return &lua.InvalidError{Field: field, Value: fmt.Sprintf("of %d bytes", size), Rule: fmt.Sprintf(rule, args...)}
+}
+
 // maxHeaderText is the greatest number of bytes of headers that parseHeaders reads. JSON writes one byte of a header as
 // six bytes at most.
 const maxHeaderText = 8 * lua.MaxHeaderBytes
@@ -152,7 +157,7 @@ const maxHeaderText = 8 * lua.MaxHeaderBytes
 // parseHeaders reads lines of the form "name: value", or a JSON object of strings.
 func parseHeaders(text string) (map[string]string, error) {
 	if len(text) > maxHeaderText {
-		return nil, lua.Invalid("headers", fmt.Sprintf("of %d bytes", len(text)), "must be at most %d bytes", maxHeaderText)
+		return nil, tooLarge("headers", len(text), "must be at most %d bytes", maxHeaderText)
 	}
 	headers := map[string]string{}
 	if strings.HasPrefix(strings.TrimSpace(text), "{") {

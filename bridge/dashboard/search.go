@@ -440,7 +440,7 @@ const maxPlaceBytes = 8 << 10
 // readPlace reads what Place returned. Of a hit it keeps only the place.
 func readPlace(text string) (h admin.Hit, err error) {
 	if len(text) > maxPlaceBytes {
-		return h, lua.Invalid("hit", fmt.Sprintf("of %d bytes", len(text)), "must be at most %d bytes", maxPlaceBytes)
+		return h, tooLarge("hit", len(text), "must be at most %d bytes", maxPlaceBytes)
 	}
 	decoder := json.NewDecoder(strings.NewReader(text))
 	decoder.DisallowUnknownFields()
