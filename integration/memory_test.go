@@ -61,10 +61,12 @@ func memoryReturns(t *testing.T, server *redistest.Server, groups []string, plai
 		left := s.number("XLEN", s.keys().Stream)
 		return left <= 10, fmt.Sprint(left, " entries left behind one that is pending")
 	})
-	t.Logf("%d messages in %s; freed to %d entries within %s of the last one", n, passed.Sub(start).Round(time.Millisecond),
-		s.number("XLEN", s.keys().Stream), time.Since(passed).Round(time.Millisecond))
+	t.Logf("%d messages in %s; freed to %d entries within %s of the last one", n,
+		passed.Sub(start).Round(time.Millisecond), s.number("XLEN", s.keys().Stream),
+		time.Since(passed).Round(time.Millisecond))
 	s.ledger.Delivered("a", pinned.ID, lua.EntryTime(pinned.EntryID).UnixMilli(), pinned.Due.UnixMilli())
-	if _, err := lua.Ack(context.Background(), s.redis.Client, s.keys(), "a", []lua.Held{{Entry: pinned.EntryID}}); err != nil {
+	held := []lua.Held{{Entry: pinned.EntryID}}
+	if _, err := lua.Ack(context.Background(), s.redis.Client, s.keys(), "a", held); err != nil {
 		t.Fatal(err)
 	}
 	s.awaitSettled(20*time.Second, groups...)
@@ -80,7 +82,8 @@ func (s *stack) pin(group string) lua.Entry {
 	s.schedule(1, "pinned-", spreadOver(0))
 	var pinned lua.Entry
 	redistest.Eventually(s.t, 10*time.Second, func() (bool, string) {
-		read, err := s.raw("XREADGROUP", "GROUP", group, "pinner", "COUNT", "1", "STREAMS", s.keys().Stream, ">").AsXReadSlices()
+		reply := s.raw("XREADGROUP", "GROUP", group, "pinner", "COUNT", "1", "STREAMS", s.keys().Stream, ">")
+		read, err := reply.AsXReadSlices()
 		if err != nil || len(read[s.keys().Stream]) == 0 {
 			return false, fmt.Sprint("nothing to pin: ", err)
 		}
@@ -110,7 +113,7 @@ func TestG7BoundedWork(t *testing.T) {
 	}
 }
 
-// longestScript sends many small messages and some large ones, all due at the same time, and returns the duration of the
+// longestScript sends many small messages and some large ones, all due at the same time. It returns the duration of the
 // longest call of a script.
 func longestScript(t *testing.T) time.Duration {
 	server := redistest.Own(t)
@@ -177,7 +180,8 @@ func TestG8IdleCostsNothing(t *testing.T) {
 	monitor.Reset()
 	<-time.After(window) // the length of the measurement, not a synchronisation
 	n := monitor.Count()
-	t.Logf("100 queues, idle: %d requests in %s = %.2f a second: %v", n, window, float64(n)/window.Seconds(), monitor.Commands())
+	t.Logf("100 queues, idle: %d requests in %s = %.2f a second: %v", n, window, float64(n)/window.Seconds(),
+		monitor.Commands())
 	if n > int(2*window.Seconds()) {
 		t.Errorf("%d requests in %s", n, window)
 	}

@@ -262,15 +262,13 @@ func TestRelaysShareTheRows(t *testing.T) {
 
 // A relay reads few index entries for each row, and never the table, however many rows wait in its queue or in another
 // one that is full. Regression: with the plan that PostgreSQL chose by itself, each pass read the whole table.
-func TestABacklogIsReadOnce(t *testing.T) {
-	t.Parallel()
+func TestABacklogIsReadOnce(t *testing.T) { // not parallel: see readOnce
 	readOnce(t, 10_000, 100, `CASE WHEN g % 3 = 0 THEN CAST(g AS text) ELSE '' END`)
 }
 
 // The rows of one ordering key wait for each other, and are not read again for each of them. Regression: a pass handed
 // one of them over, and read all others.
-func TestARunOfOneKeyIsReadOnce(t *testing.T) {
-	t.Parallel()
+func TestARunOfOneKeyIsReadOnce(t *testing.T) { // not parallel: see readOnce
 	readOnce(t, 5000, 200, `'k'`) // a design that reads all rows for each one reads 7,500
 }
 
@@ -312,7 +310,8 @@ func readOnce(t *testing.T, rows, perRow int64, key string) {
 			tableOf(box)).Scan(&index, &sequential)
 		return err == nil && index > rows, fmt.Sprint(index, err)
 	})
-	// Index entries of deleted rows count too, until no transaction of another test is older than their deletion.
+	// Index entries of deleted rows count too, until no transaction is older than their deletion. So no other test may
+	// have a transaction open meanwhile.
 	if index > perRow*rows || sequential > 2*rows {
 		t.Errorf("%d index entries and %d rows were read for %d rows", index, sequential, rows)
 	}
