@@ -280,7 +280,7 @@ func (a *auditor) knownToAll(c *chain) *chain {
 	for _, d := range c.entries {
 		last := slices.MaxFunc(slices.Concat(d.starts, d.settlements),
 			func(x, y record) int { return cmp.Compare(x.at, y.at) })
-		if d.won() != "" || !a.explainer.undone(d.starts[0].at, last.at) {
+		if d.won() != "" || !a.explainer.undone(d.added(), last.at) {
 			known.entries = append(known.entries, d)
 		}
 	}

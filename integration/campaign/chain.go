@@ -149,13 +149,15 @@ func (c *chain) takenAgainAfter(window time.Duration) bool {
 //   - two entries have the same attempt, or a later one has a smaller attempt, although the first was not released: two
 //     settlements of one entry have each scheduled a retry.
 //
-// undone reports whether a failover between two times (Unix µs) may have undone an event at the first time.
+// undone reports whether a failover between two times (Unix µs) may have undone an event at the first time. After a
+// failover that undid the addition of an entry, the message is added again, and for a while both entries have workers.
+// On a slow machine their handlers start seconds later, and in any order, so these times begin when the first entry
+// was added.
 func (c *chain) owners(undone func(from, until int64) bool, complain func(format string, args ...any)) {
 	for i, d := range c.entries {
 		var wins []string
-		var first, last, end int64
+		var first, last int64
 		for _, x := range d.settlements {
-			end = max(end, x.at)
 			if isWin(x) {
 				wins = append(wins, x.by.name+" "+x.word)
 				if len(wins) == 1 {
@@ -176,7 +178,7 @@ func (c *chain) owners(undone func(from, until int64) bool, complain func(format
 			continue
 		}
 		next := c.entries[i+1]
-		if undone(min(d.starts[0].at, end), next.starts[0].at) {
+		if undone(d.added(), next.starts[0].at) {
 			continue
 		}
 		switch won := bridge.Settlement(d.won()); {
@@ -196,7 +198,7 @@ func (c *chain) owners(undone func(from, until int64) bool, complain func(format
 		return
 	}
 	last := c.entries[len(c.entries)-1]
-	if last.won() == string(bridge.Acknowledged) && !undone(last.starts[0].at, c.letters[0].At*1000) {
+	if last.won() == string(bridge.Acknowledged) && !undone(last.added(), c.letters[0].At*1000) {
 		complain("entry %s was acknowledged by who owned it, and there is a dead letter", last.entry)
 	}
 }
@@ -237,8 +239,8 @@ func (c *chain) terminal(p plan, explained func(d *delivery) bool) (column, prob
 	case p.dies():
 		return columnWrong, "gone, though every handler fails it"
 	case !explained(last):
-		return columnWrong, fmt.Sprintf("entry %s is gone, nobody knows of having acknowledged it, and no fault explains that",
-			last.entry)
+		return columnWrong, fmt.Sprintf(
+			"entry %s is gone, nobody knows of having acknowledged it, and no fault explains that", last.entry)
 	}
 	return "", ""
 }
