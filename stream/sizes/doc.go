@@ -12,13 +12,16 @@
 //
 // Pending lists the entries that consumers hold. Consumers lists the consumers of a queue's groups.
 //
-// DueHistogram counts the members of a schedule in bars of due times.
+// DueHistogram counts the members of a schedule in bars of due times. Forecast adds up the work that a queue has now
+// and will have within a time.
 //
 // Invariants:
 //   - lag is right after entries were deleted out of order (TestLagIsRightAfterDeletesOutOfOrder);
 //   - samples and Stats agree (TestSamplesAgreeWithStats), and the sums of a StateReader equal Stats
 //     (metrics.TestGaugesAreAFullCount);
 //   - a histogram counts each member once, in its bar (TestEachMemberIsCountedInItsBar);
+//   - a forecast agrees with Stats, and its cost does not grow with the backlog (TestForecastAgreesWithStats,
+//     TestForecastSendsTheSameCommandsForALongBacklog);
 //   - a look at many queues is cheap and bounded (TestALookIsCheap, TestALookAtManyQueuesSendsFewRequests,
 //     TestLargePayloadsAreNotReadForTheirLateness, TestManyQueuesTakeTurns).
 package sizes
