@@ -117,6 +117,10 @@ func (o *clusterOperator) abilities() []ability {
 			stats, err := a.Stats(ctx, queue)
 			return want(err, "scheduled and dead", []int64{stats.Scheduled, int64(stats.Dead)}, []int64{20, 12})
 		}},
+		{"Admin.Forecast", func(ctx context.Context) error {
+			f, err := a.Forecast(ctx, queue, "g", 2*time.Hour)
+			return want(err, "due and pending in all partitions", []int64{f.Due, f.Total}, []int64{20, 21})
+		}},
 		{"Watcher.Look", func(ctx context.Context) error {
 			samples, err := a.Watcher().Look(ctx)
 			return want(err, "queues", len(samples), 1)

@@ -149,6 +149,22 @@ func ExampleAdmin_Export() {
 	// scheduled reminder-2
 }
 
+// An autoscaler starts workers before a burst of messages is due.
+func ExampleAdmin_Forecast() {
+	ctx, r, prefix, end := begin()
+	defer end()
+	a, err := admin.New(r, prefix)
+	check(err)
+	for _, within := range []time.Duration{time.Minute, 90 * time.Minute} {
+		f, err := a.Forecast(ctx, "emails", "sender", within)
+		check(err)
+		fmt.Println(within, "due:", f.Due, "total:", f.Total)
+	}
+	// Output:
+	// 1m0s due: 0 total: 0
+	// 1h30m0s due: 1 total: 1
+}
+
 // begin gives an example a queue "emails" with a group and two scheduled messages. end releases everything.
 func begin() (ctx context.Context, r *bridge.Redis, prefix string, end func()) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)

@@ -73,3 +73,19 @@ func (a *Admin) DueHistogram(
 ) (Histogram, error) {
 	return sizes.DueHistogram(ctx, a.redis.Client, a.prefix, queue, from, step, bars)
 }
+
+// QueueForecast is the work that a queue has now and will have within a time: see [sizes.QueueForecast].
+type QueueForecast = sizes.QueueForecast
+
+// GroupForecast is the work of one group: see [sizes.GroupForecast].
+type GroupForecast = sizes.GroupForecast
+
+// Forecast returns the work that a queue has now and will have within a time: for each group its lag and its pending
+// entries, and the scheduled messages that are due now or within the time, which is 0 to 10 years. Use it to start
+// workers before the messages are due. If group is not "", only this group counts. If this group does not exist, it
+// counts as a group that is created at 0. A queue that does not exist looks like an empty one: CheckKnown tells them
+// apart. Forecast takes two round trips, and one of six commands for each partition, and reads no message. If the
+// server does not know the lag of a group, it also reads at most 1,000 entries and 2 MiB, in at most 16 partitions.
+func (a *Admin) Forecast(ctx context.Context, queue, group string, within time.Duration) (QueueForecast, error) {
+	return sizes.Forecast(ctx, a.redis.Client, a.prefix, queue, group, within)
+}
