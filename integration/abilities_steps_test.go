@@ -538,7 +538,7 @@ func receiveHTTP(w *web) {
 }
 
 func lookHTTP(w *web) {
-	for _, path := range []string{"/queues", "/messages/m", "{q}/stats", "{q}/schedule",
+	for _, path := range []string{"/queues", "/messages/m", "{q}/stats", "{q}/forecast", "{q}/schedule",
 		"{q}/pending?group=" + abilityGroup,
 		"{q}/consumers?group=" + abilityGroup, "{q}/policy", "{q}/messages/m"} {
 		w.ask("GET", path, "")

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/http"
 	"slices"
+	"time"
 
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/access"
@@ -113,6 +114,25 @@ func stats(c *call) (int, any, error) {
 	}
 	s, err := c.op.Stats(c.Ctx, c.queue)
 	return http.StatusOK, s, err
+}
+
+// defaultWithin is the time of a forecast if the query has no within_ms.
+const defaultWithin = time.Minute
+
+// forecast returns the work that the queue has now and will have within a time.
+func forecast(c *call) (int, any, error) {
+	within, err := c.query.integer("within_ms", defaultWithin.Milliseconds(), 0, lua.MaxDelay.Milliseconds())
+	if group, is := c.query["group"]; is {
+		err = errors.Join(err, lua.CheckGroup(group))
+	}
+	if err == nil {
+		err = c.op.CheckKnown(c.Ctx, c.queue)
+	}
+	if err != nil {
+		return 0, nil, err
+	}
+	f, err := c.op.Forecast(c.Ctx, c.queue, c.query["group"], time.Duration(within)*time.Millisecond)
+	return http.StatusOK, f, err
 }
 
 // recentChanges is the answer of history.

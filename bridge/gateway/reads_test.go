@@ -13,6 +13,7 @@ import (
 
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/access"
+	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/integration/redistest"
 	"github.com/duestream/duestream/lua"
 )
@@ -178,4 +179,37 @@ func TestABodyCountsUntilTheRequestIsAnswered(t *testing.T) {
 	g.Handler().ServeHTTP(httptest.NewRecorder(), request)
 	redistest.Want(t, "bytes that count before the answer, after it", fmt.Sprint(counted, g.bytes.count("")), "5 0")
 	redistest.Want(t, "result of Close", g.Close(), nil)
+}
+
+// A forecast counts what is due within the time of the query, one minute by default, for all groups or for one. It
+// refuses wrong parameters, an unknown queue, and a token for other queues or without the verb inspect.
+func TestForecastOverHTTP(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	for id, in := range map[string]string{"a": "50000", "b": "1800000", "c": "172800000"} {
+		r.do("POST", "/v1/queues/q/messages?id="+id+"&in_ms="+in, "x").want(http.StatusCreated)
+	}
+	const path = "/v1/queues/q/forecast"
+	total := func(query string) string {
+		t.Helper()
+		var f admin.QueueForecast
+		r.do("GET", path+query, "").want(http.StatusOK).read(&f)
+		return fmt.Sprint(time.Duration(f.Within), f.Due, f.Total, len(f.Groups))
+	}
+	redistest.Want(t, "by default", total(""), "1m0s 1 1 0")
+	redistest.Want(t, "within an hour", total("?within_ms=3600000&group=new"), "1h0m0s 2 2 1")
+	redistest.Want(t, "within 10 years", total("?within_ms=315360000000"), "87600h0m0s 3 3 0")
+	r.do("GET", path+"?group=g", "").has(`"groups":[{"name":"g","missing":true,"lag":0,"pending":0,"total":1}]`)
+	for _, query := range []string{"?within_ms=-1", "?within_ms=315360000001", "?within_ms=60s", "?within_ms=", "?group="} {
+		r.do("GET", path+query, "").refused(http.StatusUnprocessableEntity, typeInvalid)
+	}
+	r.do("GET", path+"?within=60s", "").refused(http.StatusBadRequest, typeMalformed).has(`"field":"within"`)
+	r.do("GET", "/v1/queues/qq/forecast", "").refused(http.StatusNotFound, typeNotFound)
+	for _, token := range []access.Token{
+		{Name: "other", Verbs: []access.Verb{access.Inspect}, Queues: []string{"other"}},
+		{Name: "worker", Verbs: []access.Verb{access.Consume, access.Publish}, Queues: []string{"*"}},
+	} {
+		r.do("GET", path, "", "Authorization: Bearer "+r.allow(token)).refused(http.StatusForbidden, typeForbidden)
+	}
+	r.do("GET", path, "", "Authorization: ").refused(http.StatusUnauthorized, typeToken)
 }

@@ -219,6 +219,8 @@ func table() []route {
 		{name: "find", method: http.MethodGet, pattern: "/v1/messages/{id}", verb: access.Inspect,
 			handler: find, readsPayloads: true},
 		{name: "stats", method: http.MethodGet, pattern: queuePath + "/stats", verb: access.Inspect, handler: stats},
+		{name: "forecast", method: http.MethodGet, pattern: queuePath + "/forecast", verb: access.Inspect,
+			query: "group within_ms", handler: forecast},
 		{name: "live stats", method: http.MethodGet, pattern: "/v1/events/stats", verb: access.Inspect,
 			query: "interval_ms queues", handler: events, stream: true},
 		{name: "peek", method: http.MethodGet, pattern: queuePath + "/schedule", verb: access.Inspect,
