@@ -610,7 +610,7 @@ func settingsHTTP(w *web) {
 func operatorLooks(a *asUser) {
 	a.feedLater("m")
 	a.makeDeadLetters("d")
-	for _, words := range []string{"stats", "stats Q", "find m", "show Q m", "peek Q",
+	for _, words := range []string{"stats", "stats Q", "forecast Q", "find m", "show Q m", "peek Q",
 		"pending Q " + abilityGroup, "consumers Q",
 		"story d", "dead list Q", "dead list Q --summary", "queue show Q", "push list", "recur list", "token list",
 		"health"} {

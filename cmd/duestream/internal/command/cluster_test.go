@@ -60,6 +60,7 @@ var commandsOnACluster = []struct{ line, says, stdin string }{
 	{line: "act redrive --error status --dry-run", says: "would be redriven 1"},
 	{line: "act purge q --error status --dry-run", says: "would be purged 1"},
 	{line: "export q", says: "order-42"},
+	{line: "forecast q --group g", says: "TOTAL"},
 	{line: "import other $dir/export", says: "imported"},
 	{line: "dead edit q $letter --payload new --in 1h"},
 	{line: "dead redrive other --all --in 1h", says: "redriven 2"},

@@ -29,7 +29,7 @@ func printing(c *clitest.CLI) (fine, fails [][]string) {
 		"token list", "migrate lmstfy --dry-run --from " + c.URL, "schedule q --in 1h x", "recur add q r --every 1h",
 		"recur list", "recur show q r", "recur run q r", "recur pause q r", "recur resume q r", "show q one",
 		"find one",
-		"stats", "stats q", "peek q", "queue show", "queue show q", "queue partitions q", "queue partitions q 1",
+		"stats", "stats q", "forecast q", "peek q", "queue show", "queue show q", "queue partitions q", "queue partitions q 1",
 		"queue set q max_attempts=5", "pause q", "resume q", "functions show", "version",
 		"doctor --quick --severity error", "dead purge q --all --yes --dry-run",
 		"dead redrive q --all --dry-run", "bulk cancel q --all --dry-run", "bulk expire q --id-prefix two",
@@ -41,7 +41,7 @@ func printing(c *clitest.CLI) (fine, fails [][]string) {
 	for _, line := range []string{
 		"search q two", "search --state gone", "act cancel q --all", "act purge q",
 		"show q two", "result q one --group g", "wait q one --timeout 10ms", "find two", "dead show q 1-1",
-		"cancel q two", "reschedule q two --in 1s", "stats unknown", "schedule q --id one x", "health",
+		"cancel q two", "reschedule q two --in 1s", "stats unknown", "forecast unknown", "schedule q --id one x", "health",
 		"stats --nonsense",
 		"peek", "dead purge q --all", "bulk cancel q --all", "bulk expire q two", "stats -n 3",
 		"schedule q --in nonsense x", "work q --json", "pending q nobody", "recur show q nobody",
