@@ -199,6 +199,24 @@ func Example_partnerRate() {
 	// Output: one became ready, two wait
 }
 
+func Example_autoscaling() {
+	g := newGuide()
+	defer g.close()
+	ctx, client, operator := g.ctx, g.client, g.operator
+	for n := range 3 {
+		_, err := client.Schedule(ctx, "offers", []byte(strconv.Itoa(n)), bridge.In(9*time.Minute))
+		check(err)
+	}
+
+	f, err := operator.Forecast(ctx, "offers", "mailer", 10*time.Minute)
+	check(err)
+	workers := min(50, 1+f.Total/1000)
+
+	fmt.Println("messages:", f.Total, "workers:", workers)
+	// Output:
+	// messages: 3 workers: 1
+}
+
 func Example_oneAtATime() {
 	g := newGuide()
 	defer g.close()

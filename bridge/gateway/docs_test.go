@@ -1,11 +1,14 @@
 package gateway
 
 import (
+	"net/http"
 	"os"
 	"os/exec"
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/duestream/duestream/bridge/access"
 )
 
 // The commands in docs/reference/http.md print what it shows; … stands for any text.
@@ -61,5 +64,28 @@ func TestEveryProblemIsDocumented(t *testing.T) {
 	}
 	if len(types) < 15 { // else problem.go is no longer parsed right
 		t.Errorf("%d types were found", len(types))
+	}
+}
+
+// The trigger of KEDA in docs/guides/autoscaling.md asks for a URL that the gateway answers, with a token as the guide
+// makes it, and reads a number at the place that the trigger names.
+func TestTheTriggerOfTheGuideReadsTheForecast(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../docs/guides/autoscaling.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := regexp.MustCompile(`url: "http://[^/]+(\S+)"\s+valueLocation: "(\w+)"`).FindSubmatch(text)
+	if found == nil {
+		t.Fatal("the guide has no trigger")
+	}
+	r := newRig(t)
+	r.do("POST", "/v1/queues/offers/messages?in_ms=40000", "x").want(http.StatusCreated)
+	r.do("POST", "/v1/queues/offers/messages?in_ms=60000000", "x").want(http.StatusCreated)
+	token := r.allow(access.Token{Name: "keda", Verbs: []access.Verb{access.Inspect}, Queues: []string{"offers"}})
+	var figures map[string]any
+	r.do("GET", string(found[1]), "", "Authorization: Bearer "+token).want(http.StatusOK).read(&figures)
+	if n, isNumber := figures[string(found[2])].(float64); !isNumber || n != 1 {
+		t.Errorf("%s is %v in %v", found[2], figures[string(found[2])], figures)
 	}
 }
