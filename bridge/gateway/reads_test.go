@@ -200,7 +200,8 @@ func TestForecastOverHTTP(t *testing.T) {
 	redistest.Want(t, "within an hour", total("?within_ms=3600000&group=new"), "1h0m0s 2 2 1")
 	redistest.Want(t, "within 10 years", total("?within_ms=315360000000"), "87600h0m0s 3 3 0")
 	r.do("GET", path+"?group=g", "").has(`"groups":[{"name":"g","missing":true,"lag":0,"pending":0,"total":1}]`)
-	for _, query := range []string{"?within_ms=-1", "?within_ms=315360000001", "?within_ms=60s", "?within_ms=", "?group="} {
+	invalid := []string{"?within_ms=-1", "?within_ms=315360000001", "?within_ms=60s", "?within_ms=", "?group="}
+	for _, query := range invalid {
 		r.do("GET", path+query, "").refused(http.StatusUnprocessableEntity, typeInvalid)
 	}
 	r.do("GET", path+"?within=60s", "").refused(http.StatusBadRequest, typeMalformed).has(`"field":"within"`)
