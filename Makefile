@@ -80,6 +80,16 @@ rules: ## check and test the alert rules in deploy/prometheus; needs promtool (D
 	$(PROMTOOL) check rules deploy/prometheus/rules.yml
 	$(PROMTOOL) test rules deploy/prometheus/rules_test.yml
 
+# The checks are a module of their own, which pins helm and the types of Kubernetes.
+.PHONY: helm-check
+helm-check: ## lint and render the Helm chart, and check its objects; the first time it builds helm, for minutes
+	cd deploy/helm/check && $(GO) vet ./... && $(GO) test -count=1 $(GOTESTFLAGS) ./...
+
+.PHONY: helm-files
+helm-files: ## copy the alert rules and the board into the Helm chart, after a change of either
+	cp deploy/prometheus/rules.yml deploy/helm/duestream/files/rules.yml
+	cp deploy/grafana/duestream.json deploy/helm/duestream/files/board.json
+
 .PHONY: reference
 reference: ## write docs/reference anew (commands, variables, settings, conformance cases), and the settings in openapi.json
 	$(GO) generate ./cmd/duestream/internal/command ./cmd/duestream/conformance ./bridge/gateway
