@@ -2,7 +2,6 @@ package check
 
 import (
 	"reflect"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -106,15 +105,5 @@ func TestNetworkPolicies(t *testing.T) {
 		if len(n.Spec.Ingress) != 0 {
 			t.Errorf("%s allows %+v, without peers", name, n.Spec.Ingress)
 		}
-	}
-}
-
-// The chart has the version of the newest release in CHANGELOG.md.
-func TestVersionIsThatOfTheChangelog(t *testing.T) {
-	t.Parallel()
-	newest := regexp.MustCompile(`(?m)^## (\d+\.\d+\.\d+)`).FindStringSubmatch(file(t, "CHANGELOG.md"))
-	chart := file(t, "deploy/helm/duestream/Chart.yaml")
-	if newest == nil || !strings.Contains(chart, "\nappVersion: \""+newest[1]+"\"\n") {
-		t.Errorf("CHANGELOG.md has the version %v, Chart.yaml another", newest)
 	}
 }

@@ -184,7 +184,8 @@ func TestGracePeriod(t *testing.T) {
 				if c.Lifecycle != nil {
 					stop += time.Duration(c.Lifecycle.PreStop.Sleep.Seconds) * time.Second
 				}
-				if grace := time.Duration(*d.Spec.Template.Spec.TerminationGracePeriodSeconds) * time.Second; grace < stop+20*time.Second {
+				grace := time.Duration(*d.Spec.Template.Spec.TerminationGracePeriodSeconds) * time.Second
+				if grace < stop+20*time.Second {
 					t.Errorf("%s: %s is killed after %s, and may take %s", values, name, grace, stop)
 				}
 			}
@@ -232,8 +233,9 @@ func TestSelectors(t *testing.T) {
 		for name, s := range o.services {
 			for _, p := range o.allPods(t) {
 				for _, port := range s.Spec.Ports {
+					leadsTo := func(c core.ContainerPort) bool { return c.Name == port.TargetPort.StrVal }
 					if selects(s.Spec.Selector, p.labels) && o.pods[p.name] == nil &&
-						!slices.ContainsFunc(p.container.Ports, func(c core.ContainerPort) bool { return c.Name == port.TargetPort.StrVal }) {
+						!slices.ContainsFunc(p.container.Ports, leadsTo) {
 						t.Errorf("%s: %s leads to the port %s, which %s does not have", values, name, port.TargetPort.StrVal, p.name)
 					}
 				}

@@ -134,7 +134,8 @@ func TestArgumentsAreFlags(t *testing.T) {
 					continue
 				}
 				flag, _, _ := strings.Cut(argument, "=")
-				if _, text, _ := strings.Cut(page, "duestream "+strings.Join(words, " ")+" [flags]"); !strings.Contains(text, "| `"+flag+"` |") {
+				_, text, _ := strings.Cut(page, "duestream "+strings.Join(words, " ")+" [flags]")
+				if !strings.Contains(text, "| `"+flag+"` |") {
 					t.Errorf("%s: %s has %s, which is no flag of %q", values, p.name, argument, words)
 				}
 			}
