@@ -82,7 +82,7 @@ rules: ## check and test the alert rules in deploy/prometheus; needs promtool (D
 
 # The checks are a module of their own, which pins helm and the types of Kubernetes.
 .PHONY: helm-check
-helm-check: ## lint and render the Helm chart, and check its objects; the first time it builds helm, for minutes
+helm-check: ## lint and render the Helm chart, and check its objects; the first time, building helm takes minutes
 	cd deploy/helm/check && $(GO) vet ./... && $(GO) test -count=1 $(GOTESTFLAGS) ./...
 
 .PHONY: helm-files

@@ -58,7 +58,8 @@ func documents(t *testing.T, root string) []string {
 		t.Fatal(err)
 	}
 	found = append(found, filepath.Join(root, "examples", "README.md"),
-		filepath.Join(root, "clients", "python", "README.md"), filepath.Join(root, "deploy", "helm", "duestream", "README.md"))
+		filepath.Join(root, "clients", "python", "README.md"),
+		filepath.Join(root, "deploy", "helm", "duestream", "README.md"))
 	err = filepath.WalkDir(filepath.Join(root, "docs"), func(path string, _ fs.DirEntry, err error) error {
 		if filepath.Ext(path) == ".md" {
 			found = append(found, path)

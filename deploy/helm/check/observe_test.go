@@ -14,7 +14,8 @@ import (
 func TestRulesAndBoardAreThoseOfDeploy(t *testing.T) {
 	t.Parallel()
 	rules, board := file(t, "deploy/prometheus/rules.yml"), file(t, "deploy/grafana/duestream.json")
-	if rules != file(t, "deploy/helm/duestream/files/rules.yml") || board != file(t, "deploy/helm/duestream/files/board.json") {
+	if rules != file(t, "deploy/helm/duestream/files/rules.yml") ||
+		board != file(t, "deploy/helm/duestream/files/board.json") {
 		t.Fatal("the files of the chart are not those of deploy: run `make helm-files`")
 	}
 	o := render(t, "everything")
@@ -78,7 +79,9 @@ func TestNetworkPolicies(t *testing.T) {
 		}
 		return texts
 	}
-	ingress := map[string][]string{"bridge": {"TCP metrics"}, "gateway": {"TCP metrics", "TCP http"}, "push": {"TCP metrics"}}
+	ingress := map[string][]string{
+		"bridge": {"TCP metrics"}, "gateway": {"TCP metrics", "TCP http"}, "push": {"TCP metrics"},
+	}
 	egress := []string{"UDP 53", "TCP 53", "TCP 6379"}
 	for name, n := range render(t, "production").networkPolicies {
 		component := name[strings.LastIndex(name, "-")+1:]
@@ -100,7 +103,8 @@ func TestNetworkPolicies(t *testing.T) {
 			t.Errorf("%s allows %v in and %v out", name, in, out)
 		}
 	}
-	closed := render(t, "production", "--set-json", "networkPolicy.metricsFrom=[]", "--set-json", "networkPolicy.gatewayFrom=[]")
+	closed := render(t, "production",
+		"--set-json", "networkPolicy.metricsFrom=[]", "--set-json", "networkPolicy.gatewayFrom=[]")
 	for name, n := range closed.networkPolicies {
 		if len(n.Spec.Ingress) != 0 {
 			t.Errorf("%s allows %+v, without peers", name, n.Spec.Ingress)

@@ -130,7 +130,8 @@ func TestProbes(t *testing.T) {
 		for name, d := range render(t, values).deployments {
 			c := d.Spec.Template.Spec.Containers[0]
 			ready, alive := c.ReadinessProbe, c.LivenessProbe
-			if ready == nil || ready.HTTPGet == nil || ready.HTTPGet.Path != "/readyz" || ready.HTTPGet.Port.StrVal != "metrics" {
+			if ready == nil || ready.HTTPGet == nil || ready.HTTPGet.Path != "/readyz" ||
+				ready.HTTPGet.Port.StrVal != "metrics" {
 				t.Errorf("%s: %s has the readiness probe %+v", values, name, ready)
 			}
 			if d.Labels["app.kubernetes.io/component"] == "bridge" {

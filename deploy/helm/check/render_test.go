@@ -22,7 +22,8 @@ func TestLintFindsNoFault(t *testing.T) {
 		t.Error(err)
 	}
 	for _, name := range valuesFiles {
-		if _, err := helm(t, "lint", chart, "--strict", "--kube-version", kubeVersion, "--values", valuesFile(name)); err != nil {
+		_, err := helm(t, "lint", chart, "--strict", "--kube-version", kubeVersion, "--values", valuesFile(name))
+		if err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

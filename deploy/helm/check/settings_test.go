@@ -173,7 +173,8 @@ func TestSecretsAreReferences(t *testing.T) {
 
 	o := render(t, "everything")
 	const url = "redis://bridge:secret-of-the-url@redis:6379"
-	if created := one(t, o.secrets); created.StringData["DUESTREAM_REDIS_URL"] != url || created.Type != core.SecretTypeOpaque {
+	created := one(t, o.secrets)
+	if created.StringData["DUESTREAM_REDIS_URL"] != url || created.Type != core.SecretTypeOpaque {
 		t.Errorf("the Secret is %+v", created)
 	}
 	if n := strings.Count(o.text, "secret-of-the-url"); n != 1 {
