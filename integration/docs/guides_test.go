@@ -19,8 +19,8 @@ import (
 // recipes are the pages of docs/guides whose commands and Go code are executed. The other pages are named here.
 func recipes(t *testing.T) []string {
 	t.Helper()
-	others := []string{"README.md", "callbacks.md", "dashboard.md", "dashboard-pictures.md", "outbox.md",
-		"python.md", "testing.md", "tracing.md"}
+	others := []string{"README.md", "callbacks.md", "dashboard.md", "dashboard-pictures.md", "node.md",
+		"outbox.md", "python.md", "testing.md", "tracing.md"}
 	files, err := filepath.Glob(filepath.Join("..", "..", "docs", "guides", "*.md"))
 	if err != nil {
 		t.Fatal(err)

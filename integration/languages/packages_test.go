@@ -96,12 +96,14 @@ func TestNodePackagePacks(t *testing.T) {
 		}
 		examples = append(examples, exec.CommandContext(t.Context(), node, program))
 	}
-	if len(examples) != 2 {
-		t.Fatalf("the README has %d examples that run, and not those of a client and a worker", len(examples))
+	if len(examples) != 3 {
+		t.Fatalf("the README has %d examples that run, and not those of a client, a worker and a test", len(examples))
 	}
-	client, worker := examples[0], examples[1]
-	if out, err := client.CombinedOutput(); err != nil {
-		t.Errorf("%v\n%s", err, out)
+	client, worker, memory := examples[0], examples[1], examples[2]
+	for _, example := range []*exec.Cmd{client, memory} {
+		if out, err := example.CombinedOutput(); err != nil {
+			t.Errorf("%v\n%s", err, out)
+		}
 	}
 	var said bytes.Buffer
 	worker.Stdout, worker.Stderr = &said, &said

@@ -1,6 +1,5 @@
 // Kinds of messages, and a mux that calls the handler of a message's kind.
 import { createHash } from 'node:crypto';
-import type { Client } from './client.js';
 import { DeadLetter, Release, RetryAfter, Snooze, textOfError } from './delivery.js';
 import type { Handler, Message } from './delivery.js';
 import { InvalidError } from './errors.js';
@@ -39,6 +38,11 @@ export interface KindOptions<T> {
   uniqueBy?: (value: T) => readonly UniqueValue[];
 }
 
+/** A Client, or a Memory of duestream/testing. */
+export interface Sender {
+  send(queue: string, message: NewMessage): Promise<Receipt>;
+}
+
 /** The messages of one purpose: their name, their queue, and the type of their payloads, which are JSON by default. */
 export class Kind<T> {
   readonly name: string;
@@ -59,7 +63,7 @@ export class Kind<T> {
   }
 
   /** Encodes a value, and sends it as Client.schedule does. */
-  async schedule(client: Client, value: T, options: ScheduleOptions = {}): Promise<Receipt> {
+  async schedule(client: Sender, value: T, options: ScheduleOptions = {}): Promise<Receipt> {
     return client.send(this.queue, this.message(value, options));
   }
 
