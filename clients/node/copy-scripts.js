@@ -2,7 +2,7 @@
 import { copyFileSync, mkdirSync } from 'node:fs';
 
 const scripts = ['ack', 'ack_result', 'cancel', 'drop_consumer', 'enqueue', 'ensure_group', 'extend', 'register',
-  'reschedule', 'retry'];
+  'reschedule', 'retry', 'save_progress'];
 const to = new URL('dist/lua/', import.meta.url);
 mkdirSync(to, { recursive: true });
 for (const script of scripts) {

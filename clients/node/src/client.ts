@@ -1,17 +1,18 @@
 // The client: schedules, cancels and reschedules messages, and keeps recurrences.
 import { randomUUID } from 'node:crypto';
 import { hostname } from 'node:os';
-import { ClosedError, DuestreamError, DuplicateError, InvalidError, NoRecurrenceError, NotScheduledError,
-  UnavailableError, UncertainError, UnsupportedError } from './errors.js';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { ClosedError, DuestreamError, DuplicateError, InvalidError, NoRecurrenceError, NoResultError,
+  NotScheduledError, UnavailableError, UncertainError, UnsupportedError } from './errors.js';
 import * as limits from './limits.js';
 import { checkMessage, metaOf, newId, whenOf, windowOf } from './message.js';
-import type { NewMessage, Receipt, Result, ScheduleOptions } from './message.js';
+import type { MessageResult, NewMessage, Receipt, Result, ScheduleOptions } from './message.js';
 import { parseSpec, specOf } from './recurrence.js';
 import type { Recurrence, StoredRecurrence } from './recurrence.js';
 import { Counts, Levels } from './registry.js';
 import { Connection, defaultPrefix, defaultUrl, listOf, numbersOf, pairsOf, Partition, partitionOf, repeat, serverTime,
   textOf } from './wire.js';
-import type { Argument } from './wire.js';
+import type { Argument, Command } from './wire.js';
 
 const keyLevel = 2; // the level of bridges that serve messages with a key
 const recurrenceLevel = 2;
@@ -284,6 +285,57 @@ export class Client {
     const name = `${what} ${queue}/${id}`;
     if (lost) throw new UncertainError(`${name}: a reply was lost, and the message is not scheduled now`);
     throw new NotScheduledError(`${name}: not scheduled`);
+  }
+
+  // ---- results ------------------------------------------------------------------------------------------------------
+
+  /**
+   * Returns the result of a message for a group, if it was sent with keepResultMs.
+   *
+   * NoResultError: there is none, or none yet. The Redis user needs the right to read the key of the result: see
+   * docs/operations/users.md.
+   */
+  async result(queue: string, id: string, group: string): Promise<MessageResult> {
+    const until = this.#begin(queue);
+    limits.checkText('id', id);
+    limits.checkText('group', group);
+    const counts = this.#countsOf(queue);
+    counts.stale();
+    const count = await repeat(() => counts.refresh(this.#connection, false), until, true);
+    const kind = `result:${limits.percent(group)}:${id}`;
+    const commands = Array.from({ length: count }, (_, number): Command =>
+      ['GET', new Partition(this.#prefix, queue, number).key(kind)]);
+    for (const reply of await repeat(() => this.#connection.ask(...commands), until, true)) {
+      if (!Buffer.isBuffer(reply)) continue;
+      const end = reply.indexOf('\n');
+      const [done, attempt] = reply.subarray(0, end).toString().split(' ').map(Number);
+      return { value: reply.subarray(end + 1), attempt: attempt ?? 1, done: new Date(done ?? 0) };
+    }
+    throw new NoResultError(`${queue}/${id} has no result for ${group}`);
+  }
+
+  /**
+   * Waits for the result of a message that was sent with keepResultMs, and returns it.
+   *
+   * It asks for the result every 10 ms at first. Later, each pause is an eighth of the time that it has waited, at most
+   * 2 s. It does not look what became of the message.
+   *
+   * NoResultError: there is none at the end of timeoutMs.
+   */
+  async waitFor(queue: string, id: string, group: string,
+    { timeoutMs }: { timeoutMs: number }): Promise<MessageResult> {
+    const began = performance.now();
+    const end = began + limits.wholeMillis('timeoutMs', timeoutMs);
+    for (;;) {
+      try {
+        return await this.result(queue, id, group);
+      } catch (error) {
+        const isTemporary = error instanceof NoResultError || error instanceof UnavailableError;
+        if (!isTemporary || performance.now() >= end) throw error;
+      }
+      const now = performance.now();
+      await sleep(Math.min(Math.max(10, (now - began) / 8), 2000, Math.max(0, end - now)));
+    }
   }
 
   // ---- recurrences --------------------------------------------------------------------------------------------------

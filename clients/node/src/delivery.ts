@@ -1,6 +1,6 @@
 // The message that a handler gets, and the errors by which a handler chooses its outcome.
 import { inspect } from 'node:util';
-import { DuestreamError, HandlerTimeoutError } from './errors.js';
+import { DuestreamError, HandlerTimeoutError, UnavailableError } from './errors.js';
 import * as limits from './limits.js';
 import { pairsOf } from './wire.js';
 import type { Reply } from './wire.js';
@@ -78,6 +78,9 @@ export class Message {
   /** All other fields of the entry, like snoozes, key and last_trace. */
   readonly extra: ReadonlyMap<string, string>;
   readonly entryId: string;
+  #progress: Buffer;
+  #stored: Buffer | undefined; // the progress of this attempt
+  #saver: ((cursor: Buffer) => Promise<void>) | undefined; // left out: no worker delivered the message
   #result: Buffer = Buffer.alloc(0);
   readonly #told = new AbortController();
 
@@ -107,6 +110,8 @@ export class Message {
     this.expires = takeTime('expires_ms');
     this.recipient = take('for') ?? '';
     this.error = take('error') ?? '';
+    this.#progress = progressOf(fields, this.recipient);
+    for (const name of ['progress', codedProgress]) rest.delete(name);
     const headers = [...rest].filter(([name]) => name.startsWith('h:'));
     for (const [name] of headers) rest.delete(name);
     this.headers = Object.fromEntries(headers.map(([name, value]) => [name.slice(2), value]));
@@ -124,6 +129,44 @@ export class Message {
   /** Sets the result that is kept if the message was sent with keepResultMs: at most 64 KiB. */
   setResult(value: string | Uint8Array): void {
     this.#result = limits.payloadBytes(value, limits.maxResultBytes, 'result');
+  }
+
+  /** What the group's last attempt stored with saveProgress, or an attempt before it. Empty: none. */
+  get progress(): Buffer {
+    return this.#progress;
+  }
+
+  /**
+   * Stores how far the work has come, at most 4 KiB. The next attempt of the group gets it in progress.
+   *
+   * It is there after an error, a snooze, a release or a timeout, and also if this process is killed after the promise
+   * has resolved. With an empty cursor the next attempt begins anew. It takes one round trip. Await it before you call
+   * it again, or return.
+   *
+   * LostError, CancelledError: nothing was stored, and the handler should stop. UnavailableError: the cursor may be
+   * stored or not.
+   */
+  async saveProgress(cursor: string | Uint8Array): Promise<void> {
+    const bytes = limits.payloadBytes(cursor, limits.maxProgressBytes, 'cursor');
+    const before = this.#stored;
+    this.#stored = bytes; // noted first, because a call without a reply may have stored it
+    try {
+      await this.#saver?.(bytes);
+    } catch (error) {
+      if (!(error instanceof UnavailableError && error.sent)) this.#stored = before;
+      throw error;
+    }
+    this.#progress = bytes;
+  }
+
+  /** @internal The progress that this attempt stored. */
+  get stored(): Buffer | undefined {
+    return this.#stored;
+  }
+
+  /** @internal */
+  set saver(save: (cursor: Buffer) => Promise<void>) {
+    this.#saver = save;
   }
 
   /** @internal */
@@ -150,6 +193,15 @@ export type Handler = (message: Message) => unknown;
 export function fieldsOf(reply: Reply): Map<string, Buffer> {
   return new Map(pairsOf(reply).map(([name, value]) =>
     [String(name), Buffer.isBuffer(value) ? value : Buffer.from(String(value))]));
+}
+
+const codedProgress = 'b64:progress';
+
+/** Returns the progress of the attempt before. A producer cannot give any to the first attempt. */
+function progressOf(fields: ReadonlyMap<string, Buffer>, recipient: string): Buffer {
+  const coded = fields.get(codedProgress);
+  const progress = fields.get('progress') ?? (coded && Buffer.from(String(coded), 'base64'));
+  return recipient && progress && progress.length <= limits.maxProgressBytes ? progress : Buffer.alloc(0);
 }
 
 /** The outcome of a delivery whose handler threw an error, as arguments of the script retry. */

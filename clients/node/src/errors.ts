@@ -68,6 +68,9 @@ export class NoGroupError extends DuestreamError {}
 /** The queue has no recurrence of that name. */
 export class NoRecurrenceError extends DuestreamError {}
 
+/** The message has no result, or none yet. */
+export class NoResultError extends DuestreamError {}
+
 /** A worker stopped although handlers were still running, because they did not stop when they were told to. */
 export class AbandonedError extends DuestreamError {}
 
@@ -112,6 +115,10 @@ export function isServerError(error: Error): boolean {
 /** Returns the error of this package for an error reply of the server. what names the command. */
 export function serverError(what: string, error: Error): DuestreamError {
   const text = `${what}: ${error.message}`;
+  if (/^(MOVED|ASK) /.test(error.message)) {
+    return new UnsupportedError(`${text}: the server is a node of a cluster, and this package connects to one server`,
+      { cause: error });
+  }
   const said = error.message.replace(/^ERR /, '');
   // Some servers put words of their own before the code.
   const [, found] = serverErrors.find(([beginning]) => said.startsWith(beginning))

@@ -6,6 +6,7 @@ export const maxBatch = 100_000;
 export const maxAttempts = 1_000_000;
 export const maxDelays = 100;
 export const maxResultBytes = 64 << 10;
+export const maxProgressBytes = 4 << 10;
 export const dayMs = 24 * 3_600_000;
 export const tenYearsMs = 3650 * dayMs;
 

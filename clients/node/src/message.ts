@@ -74,6 +74,16 @@ export interface Result {
   readonly error?: DuestreamError;
 }
 
+/** The result of a message for a group. */
+export interface MessageResult {
+  /** Set by the handler with Message.setResult; empty if it set none. */
+  readonly value: Buffer;
+  /** The attempt that succeeded. */
+  readonly attempt: number;
+  /** When it was acknowledged, by the server's clock. */
+  readonly done: Date;
+}
+
 const names = ['payload', 'id', 'headers', 'delayMs', 'at', 'spreadMs', 'maxAttempts', 'retryDelaysMs', 'retryForMs',
   'maxSnoozes', 'maxCrashes', 'handlerTimeoutMs', 'keepResultMs', 'expires', 'expiresInMs', 'dedupMs', 'key',
   'replace'];

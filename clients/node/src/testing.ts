@@ -55,6 +55,7 @@ interface Scheduled {
   attempt: number;
   snoozes: number;
   error: string;
+  progress: Buffer;
   isRetry: boolean;
 }
 
@@ -112,7 +113,7 @@ export class Memory {
     }
     const expires = metaNumber(message, this.#now, 'expires_ms');
     this.#add(queue, { id, message: { ...message }, due, order: ++this.#order, firstDue: due, expires, attempt: 1,
-      snoozes: 0, error: '', isRetry: false });
+      snoozes: 0, error: '', progress: Buffer.alloc(0), isRetry: false });
     return { id, due: new Date(due), ready: due === this.#now, replaced: present !== undefined };
   }
 
@@ -245,6 +246,7 @@ export class Memory {
     set('expires_ms', one.expires);
     set('snoozes', one.snoozes || undefined);
     set('error', one.error);
+    if (one.progress.length) fields.set('progress', one.progress);
     set('for', one.isRetry ? this.#group : '');
     return new Message(`${one.due}-${one.order}`, fields, queue, 0, this.#group, 'test');
   }
@@ -270,7 +272,7 @@ export class Memory {
     }
     const settlement = outcome.action === 'snooze' ? 'snoozed' : outcome.action === 'release' ? 'released' : 'retried';
     this.#add(queue, { ...one, due: this.#now + delayMs, isRetry: true, error: outcome.error || one.error,
-      attempt: settlement === 'retried' ? one.attempt + 1 : one.attempt,
+      progress: message.progress, attempt: settlement === 'retried' ? one.attempt + 1 : one.attempt,
       snoozes: settlement === 'snoozed' ? one.snoozes + 1 : one.snoozes });
     return settlement;
   }

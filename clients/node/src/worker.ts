@@ -377,6 +377,7 @@ export class Worker {
         foreign: !!recipient?.length && !recipient.equals(Buffer.from(this.#group)),
         begun: false, ended: false, timeoutMs: 0,
       };
+      message.saver = (cursor) => this.#saveProgress(delivery, cursor);
       part.held.set(message.entryId, delivery);
       if (delivery.foreign) this.#settle(delivery);
       else if (this.#stopping) this.#settle(delivery, { action: 'release' });
@@ -531,6 +532,37 @@ export class Worker {
     this.#finish(delivery, { error: new Error(`the handler went on for another ${this.#abandonAfterMs / 1000} s`) });
   }
 
+  // ---- progress -----------------------------------------------------------------------------------------------------
+
+  async #saveProgress(delivery: Delivery, cursor: Buffer): Promise<void> {
+    const { message, part, rawId } = delivery;
+    const answer = await this.#connection.evaluate('save_progress', part.place.keys('stream progress'), this.#group,
+      this.consumer, message.entryId, rawId, cursor);
+    if (answer === heldCancelled) {
+      const cancelled = new CancelledError('the message was cancelled');
+      this.#tell(delivery, cancelled);
+      throw cancelled;
+    }
+    if (answer === notHeld) {
+      const lost = new LostError('the entry was reclaimed, or its body deleted');
+      if (this.#holds(delivery)) this.#tell(delivery, lost); // a delivery that was settled meanwhile is not lost
+      throw lost;
+    }
+  }
+
+  /** Deletes the progress of settled deliveries. If it fails, a bridge deletes it. */
+  async #forgetProgress(deliveries: readonly Delivery[]): Promise<void> {
+    const storing = deliveries.filter(({ message }) => message.stored);
+    const [place] = storing.map(({ part }) => part.place);
+    if (!place) return;
+    const fields = storing.map(({ message }) => `${message.entryId}${separator}${this.#group}`);
+    try {
+      await this.#connection.ask(['HDEL', place.key('progress'), ...fields]);
+    } catch {
+      // A bridge deletes it.
+    }
+  }
+
   // ---- settle -------------------------------------------------------------------------------------------------------
 
   /** Takes an entry out of the pending list. Messages that end while a call is on its way share the next one. */
@@ -562,6 +594,7 @@ export class Worker {
     for (let start = 0; start < deliveries.length; start += size) {
       const some = deliveries.slice(start, start + size);
       const answers = await this.#insist(() => call(some));
+      if (answers) await this.#forgetProgress(some);
       some.forEach((delivery, i) => this.#done(delivery, answers?.[i] ?? 'unknown'));
     }
   }
@@ -589,7 +622,8 @@ export class Worker {
   }
 
   async #fail(part: Part, deliveries: readonly Delivery[]): Promise<Settlement[]> {
-    const items = deliveries.map(({ message, rawId, outcome }) => [message.entryId, rawId, outcome?.action ?? '',
+    const items = deliveries.map(({ message, rawId, outcome }) => [message.entryId, rawId,
+      message.stored ? Buffer.concat([Buffer.from(`${outcome?.action}\n`), message.stored]) : outcome?.action ?? '',
       outcome?.delayMs ?? '', outcome?.reason ?? '', outcome?.error ?? '']);
     return (await this.#retry(part, items)).map((answer) => settlements.get(answer) ?? 'unknown');
   }

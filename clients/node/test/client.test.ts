@@ -5,6 +5,7 @@ import { afterEach, beforeEach, test } from 'node:test';
 import { Client, ClosedError, DeniedError, DuplicateError, FullError, InvalidError, NoRecurrenceError,
   NotScheduledError, OldBridgeError, UnavailableError, UnsupportedError, WrongTypeError } from '../src/index.js';
 import type { ClientOptions, NewMessage, Recurrence } from '../src/index.js';
+import { serverError } from '../src/errors.js';
 import { whenOf } from '../src/message.js';
 import { partitionOf } from '../src/wire.js';
 import { serverOfThisFile } from './server.js';
@@ -249,6 +250,14 @@ test('spreads and chooses partitions as every client does', () => {
   assert.equal(whenOf({ spreadMs: 600_000 }, 'order-42'), '+126703');
   assert.equal(partitionOf('order-42', 8), 6);
   assert.equal(partitionOf('order-45', 2), 1);
+});
+
+test('a cluster is refused', () => {
+  for (const text of ['MOVED 4096 127.0.0.1:7001', 'ASK 1 127.0.0.1:7001']) {
+    const refused = serverError('HGET', new Error(text));
+    assert.ok(refused instanceof UnsupportedError);
+    assert.match(refused.message, /cluster/);
+  }
 });
 
 test('errors of the server become errors of the package', async () => {

@@ -83,6 +83,21 @@ test('releases, snoozes, dead letters and expiry', async () => {
   assert.deepEqual(memory.dead.map(({ reason }) => reason), ['max_snoozes', 'dead_letter', 'retry_for', 'expired']);
 });
 
+test('the next attempt goes on from the progress', async () => {
+  const memory = new Memory();
+  await memory.schedule('q', '', { retryDelaysMs: [1000] });
+  const got: string[] = [];
+  const handler = async (message: Message) => {
+    got.push(String(message.progress));
+    await message.saveProgress('7');
+    throw new Error('again');
+  };
+  await memory.deliver(handler);
+  memory.advance(1000);
+  await memory.deliver(handler);
+  assert.deepEqual(got, ['', '7']);
+});
+
 test('a message waits for the retry of another one with its key', async () => {
   const memory = new Memory();
   await memory.schedule('q', '', { id: 'a', key: 'k', retryDelaysMs: [5000] });

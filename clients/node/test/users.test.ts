@@ -44,7 +44,8 @@ test('a client needs the rights of a producer', async () => {
 test('a worker needs the rights of a worker', async () => {
   const worker = new Worker(await urlOf('worker'), {
     group: 'g', queues: ['q'], blockMs: 100,
-    handler: (message) => {
+    handler: async (message) => {
+      await message.saveProgress('1');
       if (message.id === 'retry') throw new RetryAfter(60_000);
       if (message.id === 'dead') throw new DeadLetter();
       message.setResult('done');

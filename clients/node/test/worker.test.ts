@@ -2,7 +2,8 @@ import assert from 'node:assert/strict';
 import { afterEach, beforeEach, test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { AbandonedError, CancelledError, Client, DeadLetter, HandlerTimeoutError, InvalidError, Kind, LostError,
-  maxUnknownSnoozes, Message, Mux, Release, RetryAfter, Snooze, unknownKindMs, Worker } from '../src/index.js';
+  maxUnknownSnoozes, Message, Mux, NoResultError, Release, RetryAfter, Snooze, unknownKindMs,
+  Worker } from '../src/index.js';
 import type { Handler, Settlement, WorkerOptions } from '../src/index.js';
 import { fieldsOf } from '../src/delivery.js';
 import { Policy } from '../src/policy.js';
@@ -310,6 +311,62 @@ test('broken connections lose nothing', async () => {
     }
     await eventually(() => got.size === 50);
   });
+});
+
+test('waits for a result', async () => {
+  await client.schedule('q', '', { id: 'a', keepResultMs: 60_000 });
+  await assert.rejects(client.waitFor('q', 'a', 'g', { timeoutMs: 20 }), NoResultError);
+  await working({ handler: (message) => message.setResult('done') }, async () => {
+    const { value, attempt, done } = await client.waitFor('q', 'a', 'g', { timeoutMs: 60_000 });
+    assert.deepEqual([String(value), attempt], ['done', 1]);
+    assert.ok(done > new Date('2020-01-01T00:00:00Z'));
+  });
+  assert.equal(String((await client.result('q', 'a', 'g')).value), 'done');
+  await assert.rejects(client.result('q', 'a', 'other'), NoResultError);
+});
+
+test('the next attempt gets the progress', async () => {
+  const got: Array<[number, string]> = [];
+  const steps: Array<[string | Uint8Array | undefined, Error]> = [ // what a delivery stores, and how it ends
+    ['page 3', new RetryAfter(0)], [Uint8Array.of(0, 255), new Snooze(0)], [undefined, new Release()],
+    ['', new RetryAfter(0)], ['last', new DeadLetter('enough')],
+  ];
+  const handler = async (message: Message) => {
+    const [cursor, error] = steps[got.length] ?? [undefined, new Error('a further delivery')];
+    got.push([message.attempt, message.progress.toString('latin1')]);
+    if (cursor !== undefined) await message.saveProgress(cursor);
+    throw error;
+  };
+  await working({ handler }, async (worker) => {
+    await client.schedule('q', '', { id: 'a' });
+    await eventually(async () => {
+      await server.drain('q');
+      return worker.stats.dead === 1;
+    });
+  });
+  // A snooze and a release do not count as attempts.
+  assert.deepEqual(got, [[1, ''], [2, 'page 3'], [2, '\0\xff'], [2, '\0\xff'], [3, '']]);
+  assert.equal((await deadLetters())[0]?.get('progress'), 'last');
+  assert.equal(await server.redis.exists('duestream:{q}:progress'), 0);
+});
+
+test('refuses the progress of a lost or cancelled message', async () => {
+  const errors: unknown[] = [];
+  const handler = async (message: Message) => {
+    await assert.rejects(message.saveProgress('x'.repeat(4097)), InvalidError);
+    if (message.id === 'lost') await server.redis.xack(stream, 'g', message.entryId);
+    else await server.redis.xclaim(stream, 'g', message.consumer, 0, message.entryId, 'RETRYCOUNT', 1e12);
+    await message.saveProgress('1').catch((error: Error) => {
+      errors.push(error.constructor);
+      assert.equal(message.signal.reason, error);
+    });
+  };
+  await working({ handler, concurrency: 1 }, async (worker) => {
+    await client.schedule('q', '', { id: 'lost' });
+    await client.schedule('q', '', { id: 'cancelled' });
+    await eventually(() => worker.stats.lost === 1 && worker.stats.cancelled === 1);
+  });
+  assert.deepEqual(errors, [LostError, CancelledError]);
 });
 
 test('keeps results', async () => {

@@ -8,11 +8,13 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
+import redis
 
 from conftest import Server
 from duestream import (AsyncClient, Client, ClosedError, DeniedError, DuplicateError, InvalidError, NewMessage,
                        NoRecurrenceError, NotScheduledError, OldBridgeError, Recurrence, UnavailableError,
                        UnsupportedError, WrongTypeError)
+from duestream.errors import classify
 from duestream.wire import partition_of
 
 IN_2030 = datetime(2030, 1, 1, tzinfo=timezone.utc)
@@ -227,6 +229,12 @@ def test_errors_of_the_server(server: Server, client: Client) -> None:
         Client(server.url.replace("//", "//weak:wrong@"), retry_timeout=0).schedule("q")
     with pytest.raises(UnavailableError):
         Client("redis://127.0.0.1:1", retry_timeout=0).schedule("q")
+
+
+def test_a_cluster_is_refused() -> None:
+    for moved in (redis.exceptions.MovedError("4096 127.0.0.1:7001"), redis.exceptions.AskError("1 127.0.0.1:7001")):
+        refused = classify("HGET", moved)
+        assert type(refused) is UnsupportedError and "cluster" in str(refused)
 
 
 def test_the_asyncio_client_does_the_same(server: Server) -> None:

@@ -83,6 +83,22 @@ def test_releases_snoozes_dead_letters_and_expiry() -> None:
     assert [dead.reason for dead in memory.dead] == ["max_snoozes", "dead_letter", "retry_for", "expired"]
 
 
+def test_progress_goes_on() -> None:
+    memory = Memory()
+    memory.schedule("q", retry_delays=[1])
+    got: list[bytes] = []
+
+    def handle(message: Message) -> None:
+        got.append(message.progress)
+        message.save_progress("7")
+        raise RuntimeError
+
+    memory.deliver(handle)
+    memory.advance(1)
+    memory.deliver(handle)
+    assert got == [b"", b"7"]
+
+
 def test_a_key_waits_for_its_retry() -> None:
     memory = Memory()
     memory.schedule("q", id="a", key="k", retry_delays=[5])

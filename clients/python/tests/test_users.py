@@ -53,6 +53,7 @@ def test_a_worker_needs_the_rights_of_its_user_alone(server: Server) -> None:
     server.redis.execute_command("ACL", "LOG", "RESET")
 
     def handle(message: Message) -> None:
+        message.save_progress("1")
         if message.id == "retry":
             raise RetryAfter(60)
         if message.id == "dead":

@@ -317,6 +317,79 @@ def test_results_are_kept(server: Server, client: Client) -> None:
         client.result("q", "a", "other")
 
 
+def test_waits_for_a_result(server: Server, client: Client) -> None:
+    client.schedule("q", id="a", keep_result=60)
+    with pytest.raises(NoResultError):
+        client.wait_for("q", "a", "g", timeout=0.02)
+    with working(server, lambda m: m.set_result("done")):
+        assert client.wait_for("q", "a", "g", timeout=60).value == b"done"
+
+        async def wait() -> bytes:
+            async with AsyncClient(server.url) as other:
+                return (await other.wait_for("q", "a", "g", timeout=60)).value
+
+        assert asyncio.run(wait()) == b"done"
+
+
+@pytest.mark.parametrize("in_coroutine", [False, True])
+def test_the_next_attempt_gets_the_progress(server: Server, client: Client, in_coroutine: bool) -> None:
+    got: list[tuple[int, bytes]] = []
+    steps: list[tuple[bytes | str | None, Exception]] = [  # what a delivery stores, and how it ends
+        ("page 3", RetryAfter(0)), (b"\0\xff", Snooze(0)), (None, Release()), (b"", RetryAfter(0)),
+        ("last", DeadLetter("enough"))]
+
+    def handle(message: Message) -> None:
+        cursor, error = steps[len(got)]
+        got.append((message.attempt, message.progress))
+        if cursor is not None:
+            message.save_progress(cursor)
+        raise error
+
+    async def handle_async(message: Message) -> None:
+        cursor, error = steps[len(got)]
+        got.append((message.attempt, message.progress))
+        with pytest.raises(RuntimeError):
+            message.save_progress("in the event loop")
+        if cursor is not None:
+            await message.save_progress_async(cursor)
+        raise error
+
+    with working(server, handle_async if in_coroutine else handle):
+        client.schedule("q", id="a")
+
+        def is_dead() -> bool:
+            server.drain("q")
+            return bool(dead(server))
+
+        eventually(is_dead)
+    # A snooze and a release do not count as attempts.
+    assert got == [(1, b""), (2, b"page 3"), (2, b"\0\xff"), (2, b"\0\xff"), (3, b"")]
+    assert dead(server)[0]["progress"] == "last" and not server.redis.exists("duestream:{q}:progress")
+    with pytest.raises(InvalidError):
+        Message("a").save_progress("x" * 4097)
+
+
+def test_progress_of_a_lost_or_cancelled_message_is_refused(server: Server, client: Client) -> None:
+    errors: list[type[Exception]] = []
+
+    def handle(message: Message) -> None:
+        if message.id == "lost":
+            server.redis.xack("duestream:{q}:stream", "g", message.entry_id)
+        else:
+            server.redis.xclaim("duestream:{q}:stream", "g", message.consumer, 0, [message.entry_id], retrycount=10**12)
+        try:
+            message.save_progress("1")
+        except (LostError, CancelledError) as error:
+            errors.append(type(error))
+            assert type(message.cause) is type(error)
+
+    with working(server, handle, concurrency=1) as worker:
+        client.schedule("q", id="lost")
+        client.schedule("q", id="cancelled")
+        eventually(lambda: sum(worker.stats.values()) == 2)
+    assert errors == [LostError, CancelledError]
+
+
 def test_paused_workers_take_nothing(server: Server, client: Client) -> None:
     got: list[str] = []
     server.redis.hset("duestream:{q}:policy", "held_workers", "1")

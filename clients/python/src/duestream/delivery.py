@@ -1,11 +1,13 @@
 """The message that a handler gets, and the errors by which a handler chooses its outcome."""
 from __future__ import annotations
 
+import base64
+import binascii
 import dataclasses
 import enum
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import Any, Optional, Union
 
@@ -86,6 +88,8 @@ class Message:
     """The only group that a retry is for. Empty: every group."""
     error: str = ""
     """Error of the last failed attempt."""
+    progress: bytes = b""
+    """What the group's last attempt stored with save_progress, or an attempt before it. Empty: none."""
     extra: dict[str, str] = dataclasses.field(default_factory=dict)
     """All other fields of the entry, like snoozes, key and last_trace."""
 
@@ -93,6 +97,8 @@ class Message:
         self._told = threading.Event()
         self._cause: Optional[DuestreamError] = None
         self._result: Optional[bytes] = None
+        self._stored: Optional[bytes] = None  # the progress of this attempt; None: it stored none
+        self._saver: Optional[Saver] = None  # None: no worker delivered the message
 
     @property
     def cause(self) -> Optional[DuestreamError]:
@@ -113,16 +119,56 @@ class Message:
             raise InvalidError("result", f"of {len(result)} bytes", f"must be at most {limits.MAX_RESULT_BYTES} bytes")
         self._result = result
 
+    def save_progress(self, cursor: Union[bytes, str]) -> None:
+        """Stores how far the work has come, at most 4 KiB. The next attempt of the group gets it in progress.
+
+        It is there after an error, a snooze, a release or a timeout, and also if this process is killed after the call
+        has returned. With an empty cursor the next attempt begins anew. It takes one round trip, and must not be called
+        by two threads at once. A coroutine calls save_progress_async.
+
+        LostError, CancelledError: nothing was stored, and the handler should stop. UnavailableError: the cursor may be
+        stored or not.
+        """
+        stored = self._check_progress(cursor)
+        if self._saver is not None:
+            self._saver.save(stored)
+        self.progress = stored
+
+    async def save_progress_async(self, cursor: Union[bytes, str]) -> None:
+        """Does the same as save_progress, in a coroutine."""
+        stored = self._check_progress(cursor)
+        if self._saver is not None:
+            await self._saver.save_async(stored)
+        self.progress = stored
+
+    def _check_progress(self, cursor: Union[bytes, str]) -> bytes:
+        stored = cursor.encode() if isinstance(cursor, str) else bytes(cursor)
+        if len(stored) > limits.MAX_PROGRESS_BYTES:
+            raise InvalidError("cursor", f"of {len(stored)} bytes",
+                               f"must be at most {limits.MAX_PROGRESS_BYTES} bytes")
+        if self._saver is None:
+            self._stored = stored
+        return stored
+
     def _tell(self, cause: DuestreamError) -> None:
         if self._cause is None:
             self._cause = cause
         self._told.set()
 
 
+@dataclasses.dataclass(frozen=True)
+class Saver:
+    """Stores the progress of a delivery: from a thread, and from a coroutine of the worker's event loop."""
+
+    save: Callable[[bytes], None]
+    save_async: Callable[[bytes], Awaitable[None]]
+
+
 Handler = Callable[[Message], Any]
 """A function, or a coroutine function. Its return value is ignored."""
 
-_OWN_FIELDS = {"id", "payload", "attempt", "due_ms", "max_attempts", "expires_ms", "for", "error"}
+_OWN_FIELDS = {"id", "payload", "attempt", "due_ms", "max_attempts", "expires_ms", "for", "error",
+               "progress", "b64:progress"}
 
 
 def parse_entry(entry: bytes, values: list[bytes], queue: str, partition: int, group: str, consumer: str) -> Message:
@@ -139,13 +185,22 @@ def parse_entry(entry: bytes, values: list[bytes], queue: str, partition: int, g
         ms = number(name)
         return limits.from_unix_millis(ms) if ms is not None and ms <= 10**13 else None
 
+    progress = pairs.get(b"progress", b"")
+    if b"progress" not in pairs:
+        try:
+            progress = base64.b64decode(pairs.get(b"b64:progress", b""), validate=True)
+        except binascii.Error:
+            pass
+    # A producer cannot give progress to the first attempt.
+    is_valid = fields.get("for") and len(progress) <= limits.MAX_PROGRESS_BYTES
+
     entry_id = entry.decode()
     return Message(
         id=fields.get("id", entry_id), payload=pairs.get(b"payload", b""),
         headers={name[2:]: value for name, value in fields.items() if name.startswith("h:")},
         attempt=number("attempt") or 1, queue=queue, group=group, consumer=consumer, partition=partition,
         entry_id=entry_id, due=instant("due_ms"), max_attempts=number("max_attempts"), expires=instant("expires_ms"),
-        recipient=fields.get("for", ""), error=fields.get("error", ""),
+        recipient=fields.get("for", ""), error=fields.get("error", ""), progress=progress if is_valid else b"",
         extra={name: value for name, value in fields.items() if name not in _OWN_FIELDS and not name.startswith("h:")})
 
 
@@ -158,8 +213,12 @@ class Outcome:
     reason: str = ""
     error: str = ""
 
-    def arguments(self) -> list[str]:
-        return [self.action, "" if self.delay_ms is None else str(self.delay_ms), self.reason, self.error]
+    def arguments(self, progress: Optional[bytes]) -> list[Union[str, bytes]]:
+        """Returns the arguments. progress is what the attempt stored; None: nothing."""
+        action = self.action.encode()
+        if progress is not None:
+            action += b"\n" + progress
+        return [action, "" if self.delay_ms is None else str(self.delay_ms), self.reason, self.error]
 
 
 def outcome_of(error: BaseException) -> Outcome:

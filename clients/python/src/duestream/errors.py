@@ -139,6 +139,8 @@ def classify(what: str, error: BaseException) -> DuestreamError:
     if isinstance(error, DuestreamError):
         return error
     text = f"{what}: {error}"
+    if isinstance(error, redis.exceptions.AskError):  # also MovedError
+        return UnsupportedError(f"{text}: the server is a node of a cluster, and this package connects to one server")
     for of_redis, ours in _SERVER_CLASSES:
         if isinstance(error, of_redis):
             return ours(text)

@@ -19,6 +19,7 @@ MAX_ATTEMPTS = 1_000_000
 TEN_YEARS_MS = 10 * 365 * 24 * 3600 * 1000
 MAX_DELAYS = 100
 MAX_RESULT_BYTES = 64 << 10
+MAX_PROGRESS_BYTES = 4 << 10
 
 _QUEUE = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _PREFIX = re.compile(r"[A-Za-z0-9._:/-]{1,128}")

@@ -17,7 +17,7 @@ from .errors import (ClosedError, DuestreamError, DuplicateError, InvalidError, 
 from .message import MessageResult, NewMessage, Receipt, Result, new_id
 from .recurrence import Recurrence
 from .registry import Counts, Levels
-from .wire import Partition, Steps, ask, evaluate, partition_of, repeat, server_time
+from .wire import Partition, Sleep, Steps, ask, evaluate, partition_of, repeat, server_time
 
 T = TypeVar("T")
 
@@ -251,6 +251,18 @@ class Producer:
                 done, attempt, _ = first.split(b" ")
                 return MessageResult(value, int(attempt), limits.from_unix_millis(int(done)))
         raise NoResultError(f"{queue}/{id} has no result for {group}")
+
+    def wait_for(self, queue: str, id: str, group: str, timeout: limits.Duration) -> Steps[MessageResult]:
+        began = time.monotonic()
+        end = began + limits.millis("timeout", timeout) / 1000
+        while True:
+            try:
+                return (yield from self.result(queue, id, group))
+            except (NoResultError, UnavailableError):
+                now = time.monotonic()
+                if now >= end:
+                    raise
+            yield Sleep(min(max(0.01, (now - began) / 8), 2, end - now))
 
     # ---- recurrences ---------------------------------------------------------------------------------------------
 

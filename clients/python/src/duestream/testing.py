@@ -55,6 +55,7 @@ class _Scheduled:
     attempt: int = 1
     snoozes: int = 0
     error: str = ""
+    progress: bytes = b""
     is_retry: bool = False
 
 
@@ -207,7 +208,8 @@ class Memory:
         return Message(one.id, one.new.body(), dict(one.new.headers), one.attempt, queue, self._group, "test",
                        entry_id=f"{one.due}-{one.order}", due=limits.from_unix_millis(one.due),
                        max_attempts=one.new.max_attempts, expires=expires,
-                       recipient=self._group if one.is_retry else "", error=one.error, extra=extra)
+                       recipient=self._group if one.is_retry else "", error=one.error, progress=one.progress,
+                       extra=extra)
 
     def _settle(self, queue: str, one: _Scheduled, message: Message, error: Optional[Exception]) -> Settlement:
         if error is None:
@@ -228,6 +230,7 @@ class Memory:
             self.dead.append(Dead(message, reason, outcome.error))
             return Settlement.DEAD
         again = dataclasses.replace(one, due=self._now + delay, is_retry=True, error=outcome.error or one.error)
+        again.progress = message.progress
         ends = {"snooze": Settlement.SNOOZED, "release": Settlement.RELEASED}
         settlement = ends.get(outcome.action, Settlement.RETRIED)
         again.attempt += settlement is Settlement.RETRIED

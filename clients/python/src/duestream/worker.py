@@ -4,6 +4,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import inspect
 import logging
 import os
@@ -17,9 +18,10 @@ from typing import Any, Optional, TypeVar
 
 from . import limits
 from .client import DEFAULT_PREFIX, DEFAULT_URL, AsyncDriver
-from .delivery import Handler, Message, Outcome, Settlement, outcome_of, parse_entry, timeout_outcome
+from .delivery import (Handler, Message, Outcome, Saver, Settlement, outcome_of, parse_entry,
+                       timeout_outcome)
 from .errors import (AbandonedError, CancelledError, DuestreamError, HandlerTimeoutError, InvalidError, LostError,
-                     NoGroupError, StoppingError, UnreachableError)
+                     NoGroupError, StoppingError, UnavailableError, UnreachableError)
 from .kind import Mux
 from .limits import Duration
 from .message import new_id
@@ -175,7 +177,7 @@ class Worker:
         self._was_run = True
         self._stopping, self._hard = asyncio.Event(), asyncio.Event()
         self._freed, self._added, self._changed = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        self._loop = asyncio.get_running_loop()
+        self._loop, self._thread = asyncio.get_running_loop(), threading.current_thread()
         if self._stop_asked.is_set():
             self._stopping.set()
         self._driver = AsyncDriver(self._url, _BLOCK_MS / 1000 + CALL_TIMEOUT)
@@ -315,6 +317,8 @@ class Worker:
             fields = dict(zip(values[::2], values[1::2]))
             delivery = _Delivery(part, message, fields.get(b"id", entry), now,
                                  fields.get(b"for", b"") not in (b"", self._group.encode()))
+            message._saver = Saver(functools.partial(self._save_from_thread, delivery),
+                                   functools.partial(self._save_progress, delivery))
             part.held[message.entry_id] = delivery
             if delivery.foreign:
                 self._settle(delivery, None)
@@ -468,6 +472,42 @@ class Worker:
         self._say(logging.ERROR, "handler abandoned: it ignores that its time is over", delivery)
         self._finish(delivery, RuntimeError(f"the handler went on for another {self._abandon_after:g} s"))
 
+    # ---- progress ------------------------------------------------------------------------------------------------
+
+    async def _save_progress(self, delivery: _Delivery, cursor: bytes) -> None:
+        """Stores the progress of a delivery. It is noted first, because a call without a reply may have stored it."""
+        message, part = delivery.message, delivery.part
+        before, message._stored = message._stored, cursor
+        try:
+            answer = await self._ask(evaluate("save_progress", part.place.keys("stream progress"), self._group,
+                                              self.consumer, message.entry_id, delivery.raw_id, cursor))
+        except DuestreamError as error:
+            if not (isinstance(error, UnavailableError) and error.sent):
+                message._stored = before
+            raise
+        if answer == _HELD_CANCELLED:
+            cancelled = CancelledError("the message was cancelled")
+            self._tell(delivery, cancelled)
+            raise cancelled
+        if answer == _NOT_HELD:
+            lost = LostError("the entry was reclaimed, or its body deleted")
+            if self._holds(delivery):  # a delivery that was settled meanwhile is not lost
+                self._tell(delivery, lost)
+            raise lost
+
+    def _save_from_thread(self, delivery: _Delivery, cursor: bytes) -> None:
+        assert self._loop is not None
+        if threading.current_thread() is self._thread:
+            raise RuntimeError("save_progress would block the event loop: a coroutine calls save_progress_async")
+        asyncio.run_coroutine_threadsafe(self._save_progress(delivery, cursor), self._loop).result()
+
+    async def _forget_progress(self, part: _Part, deliveries: Sequence[_Delivery]) -> None:
+        """Deletes the progress of settled deliveries. If it fails, a bridge deletes it."""
+        fields = [f"{d.message.entry_id}{SEPARATOR}{self._group}" for d in deliveries if d.message._stored is not None]
+        if fields:
+            with contextlib.suppress(DuestreamError):
+                await self._ask(ask(("HDEL", part.place.key("progress"), *fields)))
+
     # ---- settle --------------------------------------------------------------------------------------------------
 
     def _settle(self, delivery: _Delivery, outcome: Optional[Outcome]) -> None:
@@ -489,12 +529,15 @@ class Worker:
                 for start in range(0, len(deliveries), size):
                     some = deliveries[start:start + size]
                     settlements = await self._insist(lambda: self._settle_some(part, some, done))
+                    if settlements:
+                        await self._forget_progress(part, some)
                     for delivery, settlement in zip(some, settlements or [Settlement.UNKNOWN] * len(some)):
                         self._done(delivery, settlement)
 
     async def _settle_some(self, part: _Part, deliveries: list[_Delivery], done: bool) -> list[Settlement]:
         if not done:
-            failures = [[d.message.entry_id, d.raw_id, *d.outcome.arguments()] for d in deliveries if d.outcome]
+            failures = [[d.message.entry_id, d.raw_id, *d.outcome.arguments(d.message._stored)]
+                        for d in deliveries if d.outcome]
             answers = await self._ask(self._retry(part, failures))
             return [_SETTLEMENTS.get(n, Settlement.UNKNOWN) for n in answers]
         plain = [d for d in deliveries if not _keeps_result(d)]
