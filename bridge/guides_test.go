@@ -692,3 +692,27 @@ func Example_waitForAResult() {
 	// Output:
 	// invoice for order 42, after 1 attempt
 }
+
+func Example_fromSQS() {
+	g := newGuide()
+	defer g.close()
+	ctx, client, r, prefix := g.ctx, g.client, g.r, g.prefix
+	sent := make(chan string, 1)
+	sendParcel := func(payload []byte) error {
+		sent <- string(payload)
+		return nil
+	}
+
+	_, err := client.Schedule(ctx, "parcels", []byte(`{"id":42}`), bridge.WithID("send-42"), bridge.In(90*24*time.Hour))
+	check(err)
+
+	worker, err := bridge.NewWorker(bridge.WorkerConfig{Redis: r, Prefix: prefix, Queue: "parcels", Group: "packers",
+		Handler: func(_ context.Context, m *bridge.Message) error { return sendParcel(m.Payload) }})
+	check(err)
+	g.workers.Go(func() { check(worker.Run(ctx)) })
+	_, err = client.Reschedule(ctx, "parcels", "send-42", bridge.In(0))
+	check(err)
+	fmt.Println(<-sent)
+	// Output:
+	// {"id":42}
+}

@@ -40,7 +40,8 @@ func recipes(t *testing.T) []string {
 // withoutTranscripts are recipes that have no commands, only code.
 var withoutTranscripts = []string{"docs/guides/idempotent-handlers.md", "docs/guides/results-and-progress.md",
 	"docs/guides/test-a-handler.md",
-	"docs/guides/typed-messages.md", "docs/guides/batches-and-rates.md"}
+	"docs/guides/typed-messages.md", "docs/guides/batches-and-rates.md",
+	"docs/guides/from-celery.md", "docs/guides/from-sidekiq.md", "docs/guides/from-sqs.md"}
 
 // TestGuides replays the commands of docs/guides, duestream and redis-cli alike: all pages at once, on one server with
 // one bridge, and the blocks of a page in order. Transcripts of redis-cli have the form of TestDocumentedTranscripts.
@@ -51,7 +52,8 @@ var withoutTranscripts = []string{"docs/guides/idempotent-handlers.md", "docs/gu
 //	$ COMMAND &         runs until the page ends
 //	…                   stands for any text, and on a line of its own for any lines
 //
-// A block ```python NAME is written to that file before the commands run.
+// A block ```python NAME or ```ruby NAME is written to that file before the commands run. Python can import the package
+// of clients/python, and Ruby the files of examples/ruby.
 func TestGuides(t *testing.T) {
 	t.Parallel()
 	server := redistest.Own(t)
@@ -60,12 +62,14 @@ func TestGuides(t *testing.T) {
 	if _, err := op.LoadFunctions(t.Context(), "", false); err != nil {
 		t.Fatal(err)
 	}
+	languages.Ruby(t)
 	path := strings.Join([]string{
 		filepath.Dir(languages.Build(t)),
 		filepath.Dir(redistest.PythonWithRedis(t)),
 		os.Getenv("PATH"),
 	}, ":")
-	env := append(os.Environ(), "DUESTREAM_REDIS_URL="+server.URL(), "PATH="+path)
+	env := append(os.Environ(), "DUESTREAM_REDIS_URL="+server.URL(), "PATH="+path, pythonPath(t),
+		"RUBYLIB="+redistest.Must(filepath.Abs("../../examples/ruby")))
 	for _, page := range recipes(t) {
 		t.Run(filepath.Base(page), func(t *testing.T) {
 			t.Parallel()
@@ -96,6 +100,57 @@ func replayPage(t *testing.T, page, url string, env []string) {
 	}
 }
 
+// pythonPath is the variable that lets Python import the package of clients/python.
+func pythonPath(t *testing.T) string {
+	t.Helper()
+	return "PYTHONPATH=" + redistest.Must(filepath.Abs("../../clients/python/src"))
+}
+
+// The loop of from-sqs.md forwards each message once, although it was killed after it had stored the first one. The
+// stub stands for boto3.
+func TestTheLoopThatForwardsFromSQS(t *testing.T) {
+	t.Parallel()
+	server, dir := redistest.Own(t), t.TempDir()
+	writePrograms(t, "docs/guides/from-sqs.md", dir)
+	cmd := exec.Command(redistest.PythonWithRedis(t), "-c", `
+import sys
+from duestream import Client
+from forward import forward
+
+class SQS:
+    def __init__(self):
+        self.messages = {"r1": "one", "r2": "two"}
+    def receive_message(self, **_):
+        attributes = {"kind": {"DataType": "String", "StringValue": "parcel"}}
+        return {"Messages": [{"MessageId": "id-" + handle, "Body": body, "ReceiptHandle": handle,
+                              "MessageAttributes": attributes} for handle, body in self.messages.items()]}
+    def delete_message(self, QueueUrl, ReceiptHandle):
+        del self.messages[ReceiptHandle]
+
+sqs, client = SQS(), Client(sys.argv[1])
+client.schedule("forwarded", "one", id="id-r1", dedup=60)
+forward(sqs, "url", client, "forwarded")
+print(sqs.messages, client.schedule("forwarded", "three").id != "")
+`, server.URL())
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), pythonPath(t))
+	printed, err := cmd.CombinedOutput()
+	if err != nil || string(printed) != "{} True\n" {
+		t.Fatalf("%s, %v", printed, err)
+	}
+	records := 0
+	op := redistest.Must(admin.New(dial(t, server), ""))
+	for r, err := range op.Export("forwarded", admin.RecordScheduled, admin.RecordReady).Records(t.Context()) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		records++
+		if r.ID == "id-r2" && r.Headers["kind"] != "parcel" {
+			t.Errorf("headers %v", r.Headers)
+		}
+	}
+	redistest.Want(t, "messages", records, 3)
+}
+
 // writePrograms writes the programs that a page shows into a directory.
 func writePrograms(t *testing.T, page, dir string) {
 	t.Helper()
@@ -103,7 +158,7 @@ func writePrograms(t *testing.T, page, dir string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, m := range regexp.MustCompile("(?s)\n```python ([a-z.]+)\n(.*?)```\n").FindAllSubmatch(text, -1) {
+	for _, m := range regexp.MustCompile("(?s)\n```(?:python|ruby) ([a-z_.]+)\n(.*?)```\n").FindAllSubmatch(text, -1) {
 		if err := os.WriteFile(filepath.Join(dir, string(m[1])), m[2], 0o600); err != nil {
 			t.Fatal(err)
 		}
