@@ -90,6 +90,26 @@ helm-files: ## copy the alert rules and the board into the Helm chart, after a c
 	cp deploy/prometheus/rules.yml deploy/helm/duestream/files/rules.yml
 	cp deploy/grafana/duestream.json deploy/helm/duestream/files/board.json
 
+SITE      ?= dist/site
+SITE_BASE ?= /
+SITE_URL  ?=
+
+# npm writes this file when it has installed the packages.
+SITE_PACKAGES := deploy/site/node_modules/.package-lock.json
+
+$(SITE_PACKAGES): deploy/site/package-lock.json
+	npm ci --prefix deploy/site --no-audit --no-fund --loglevel=error
+	@touch $@
+
+.PHONY: site
+site: $(SITE_PACKAGES) ## build the site of this version from docs in SITE (dist/site); SITE_BASE=/path/, SITE_URL=https://host; needs npm
+	@SITE=$(abspath $(SITE)) SITE_BASE=$(SITE_BASE) SITE_URL=$(SITE_URL) VERSION="$(VERSION)" node deploy/site/build.js
+
+.PHONY: site-check
+site-check: site ## build the site, follow all its links, and try its search
+	$(GO) run ./deploy/site/check -base $(SITE_BASE) $(SITE)
+	node deploy/site/search-check.js $(SITE)/$(VERSION) $(SITE_BASE)$(VERSION)/
+
 .PHONY: reference
 reference: ## write docs/reference anew (commands, variables, settings, conformance cases), and the settings in openapi.json
 	$(GO) generate ./cmd/duestream/internal/command ./cmd/duestream/conformance ./bridge/gateway

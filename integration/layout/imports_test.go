@@ -69,6 +69,8 @@ var below = map[string]string{
 		" stream/lookup",
 	// What `go generate ./lua` runs. No program of a user contains it.
 	"internal/assemble": "", "internal/assemble/generate": "internal/assemble",
+	// What `make site-check` runs.
+	"deploy/site/check": "",
 	// Programs of users.
 	"examples/go/embedded": "bridge", "examples/go/producer": "bridge", "examples/go/worker": "bridge",
 	"examples/shop": "bridge bridge/metrics bridge/outbox bridge/tracing",
