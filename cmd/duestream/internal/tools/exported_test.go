@@ -5,3 +5,5 @@ package tools
 type MigrateTally = migrateTally
 
 var BenchNames = benchNames
+
+type JobTally = jobTally
