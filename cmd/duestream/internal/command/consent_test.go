@@ -44,7 +44,7 @@ var effects = map[string]string{
 	"duestream pause":    "sets", "duestream resume": "sets", "duestream export": "reads", "duestream import": "adds",
 	"duestream migrate": "reads", "duestream migrate lmstfy": "adds",
 	"duestream migrate asynq": "adds",
-	"duestream functions": "reads", "duestream functions load": "adds", "duestream functions show": "reads",
+	"duestream functions":     "reads", "duestream functions load": "adds", "duestream functions show": "reads",
 	"duestream functions delete": "asks", "duestream functions dump": "reads",
 	"duestream doctor": "repairs without loss", "duestream bench": "deletes its own",
 	"duestream conformance": "has a server of its own",

@@ -62,7 +62,8 @@ func (s jobSource) addTo(a *cli.App, cmd *cobra.Command) *cobra.Command {
 			return err
 		}
 		if o.from = cmp.Or(o.from, s.url(fromEnvironment)); o.from == "" {
-			return usage.Errorf("from: which Redis is that of %s? Give --from redis://host:6379, or set %s", s.program, s.variable)
+			return usage.Errorf("from: which Redis is that of %s? Give --from redis://host:6379, or set %s",
+				s.program, s.variable)
 		}
 		if o.dedup <= 0 {
 			return usage.Errorf("dedup %s: must be above 0", o.dedup)
