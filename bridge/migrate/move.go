@@ -188,13 +188,13 @@ func (m *mover) refuse(queue, id string, err error) {
 }
 
 // Names under which a job is remembered. Two queues of the Source may become one queue of duestream, so the name has
-// both. A job is begun before it is stored, and moved after that. So a run that finds the ID of a job in the queue knows
-// whether an interrupted run has stored the job, or whether the ID is that of another message.
+// both. A job is begun before it is stored, and moved after that. So a run that finds the ID of a job in the queue
+// knows whether an interrupted run has stored the job, or whether the ID is that of another message.
 func begun(queue, id string) string { return "begun/" + queue + "/" + id }
 func moved(queue, id string) string { return "moved/" + queue + "/" + id }
 
-// batch moves the jobs that no earlier run moved. With Remove it deletes from the Source the jobs that this or an earlier
-// run moved.
+// batch moves the jobs that no earlier run moved. With Remove it deletes from the Source the jobs that this or an
+// earlier run moved.
 func (m *mover) batch(ctx context.Context, queue string, ids []string) error {
 	known := make([]bool, len(ids))
 	var err error
@@ -348,7 +348,8 @@ func (m *mover) compare(ctx context.Context, queue string, job Job) error {
 			return admin.ErrKnown
 		}
 	}
-	return lua.Invalid("id", job.Entry.ID, "must be new in queue %s, which has another message with this ID, or had one", queue)
+	return lua.Invalid("id", job.Entry.ID, "must be new in queue %s, which has another message with this ID, or had one",
+		queue)
 }
 
 func names(queue string, ids []string, name func(queue, id string) string) []string {

@@ -90,8 +90,8 @@ func Shorten(text string) string {
 // callLimit bounds one round trip to the Redis of a program.
 const callLimit = 30 * time.Second
 
-// Do sends commands to the Redis of a program in one round trip, within 30 seconds. It returns the server's first error,
-// unless the error means that a key is missing or has a foreign type.
+// Do sends commands to the Redis of a program in one round trip, within 30 seconds. It returns the server's first
+// error, unless the error means that a key is missing or has a foreign type.
 func Do(ctx context.Context, c rueidis.Client, cmds ...rueidis.Completed) ([]rueidis.RedisResult, error) {
 	call, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()

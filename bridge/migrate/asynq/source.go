@@ -79,8 +79,8 @@ func (s *Source) isWanted(queue string) bool {
 	return len(s.options.Queues) == 0 || slices.Contains(s.options.Queues, queue)
 }
 
-// Scan implements migrate.Source. It visits pending tasks first, the oldest first. So Remove finds each at the end of its
-// list.
+// Scan implements migrate.Source. It visits pending tasks first, the oldest first. So Remove finds each of them at the
+// end of its list.
 func (s *Source) Scan(ctx context.Context, visit func(queue, id string)) error {
 	tasks := map[string][]string{}
 	var queues []string
