@@ -11,8 +11,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// A job that was moved is not moved again by a later run, although meanwhile it ended in duestream and has another state
-// in the program.
+// A job that was moved is not moved again by a later run, although meanwhile it ended in duestream and has another
+// state in the program.
 func TestMovingAgainMovesNothingTwice(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
