@@ -90,10 +90,9 @@ func checkShutdownTimeout(d flags.Duration) error {
 	return nil
 }
 
-// Migrate holds the variables that the commands below migrate read besides Connection.
+// Migrate holds the variables that migrate lmstfy reads besides Connection.
 type Migrate struct {
 	LmstfyRedisURL string `split_words:"true" desc:"URL of the Redis of an lmstfy server, where its jobs are"`
-	AsynqRedisURL  string `split_words:"true" desc:"URL of the Redis of asynq, where its tasks are"`
 }
 
 // LogFormat is the format of log lines: json, text or auto.

@@ -31,7 +31,7 @@ type jobSource struct {
 	program  string // "asynq"
 	jobs     string // the program's word for its jobs: "tasks"
 	variable string // the environment variable with the URL of its Redis
-	url      func(settings.Migrate) string
+	url      func(settings.MigrateFrom) string
 	open     func(ctx context.Context, c rueidis.Client) (migrate.Source, error)
 }
 
@@ -57,7 +57,7 @@ func (s jobSource) addTo(a *cli.App, cmd *cobra.Command) *cobra.Command {
 	cmd.MarkFlagsMutuallyExclusive("remove", "dry-run")
 	a.JSONFlag(cmd)
 	return a.WithRun(cmd, func([]string) error {
-		var fromEnvironment settings.Migrate
+		var fromEnvironment settings.MigrateFrom
 		if err := settings.Fill(&fromEnvironment); err != nil {
 			return err
 		}

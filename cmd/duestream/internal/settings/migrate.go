@@ -1,0 +1,6 @@
+package settings
+
+// MigrateFrom holds the variables that the commands below migrate read besides Connection, except migrate lmstfy.
+type MigrateFrom struct {
+	AsynqRedisURL string `split_words:"true" desc:"URL of the Redis of asynq, where its tasks are"`
+}
