@@ -80,7 +80,8 @@ Run the command without --remove first, check the result, and then run it with -
 			return err
 		}
 		if o.from = cmp.Or(o.from, s.LmstfyRedisURL); o.from == "" {
-			return usage.Errorf("from: which Redis is lmstfy's? Give --from redis://host:6379, or set DUESTREAM_LMSTFY_REDIS_URL")
+			return usage.Errorf("from: which Redis is lmstfy's? Give --from redis://host:6379, or set " +
+				"DUESTREAM_LMSTFY_REDIS_URL")
 		}
 		if o.dedup <= 0 {
 			return usage.Errorf("dedup %s: must be above 0", o.dedup)
