@@ -164,6 +164,16 @@ tidy-check: ## fail when go.mod or go.sum is not tidy
 build: ## static binary in bin/duestream
 	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=$(VERSION)" -o bin/duestream ./cmd/duestream
 
+# The same commit gives the same files. Uncommitted changes are built, too, and VERSION then ends with "dirty".
+.PHONY: dist
+dist: ## build a release in dist/, for amd64 and arm64: archives, Debian packages, images, bills of materials, checksums
+	cd deploy/dist && $(GO) run . -version "$(VERSION)" -epoch "$$(git log -1 --format=%ct)" -source ../.. -out ../../dist
+	cat dist/SHA256SUMS
+
+.PHONY: dist-check
+dist-check: ## build a release twice, compare the two, and look into the packages; the first time this takes minutes
+	cd deploy/dist && $(GO) vet ./... && $(GO) test -count=1 -timeout 60m $(GOTESTFLAGS) ./...
+
 .PHONY: man
 man: ## manual pages in bin/man: one of everything, and one per command
 	$(GO) run -ldflags "-X main.version=$(VERSION)" ./cmd/duestream man --dir bin/man
