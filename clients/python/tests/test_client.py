@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -146,6 +148,18 @@ def test_a_repeated_call_stores_a_message_once(server: Server, client: Client, m
     monkeypatch.setattr(client, "_perform", lose_the_first_reply)
     client.schedule("q", id="once")
     assert len(calls) == 2 and server.redis.xlen("duestream:{q}:stream") == 2
+
+
+def test_threads_share_a_client(server: Server, client: Client) -> None:
+    """Regression: two threads that sent at once raised ValueError, generator already executing."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as threads:
+            list(threads.map(lambda n: client.schedule("q", id=f"m-{n}", at=IN_2030), range(400)))
+    finally:
+        sys.setswitchinterval(before)
+    assert server.redis.zcard("duestream:{q}:due") == 400
 
 
 def test_close_leaves_no_token_behind(server: Server) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import dataclasses
 import json
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -305,6 +306,38 @@ def test_broken_connections_lose_nothing(server: Server, client: Client) -> None
             if n % 10 == 0:
                 server.redis.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
         eventually(lambda: len(got) == 50)
+
+
+def test_a_server_that_does_not_answer_in_time_does_not_end_the_worker(server: Server, client: Client) -> None:
+    """Regression: with redis-py before version 5 the worker ended with CancelledError when an extend took too long."""
+    server.redis.hset("duestream:defaults", "visibility_ms", 900)
+    goes_on, begun = threading.Event(), threading.Event()
+
+    def handle(message: Message) -> None:
+        begun.set()
+        goes_on.wait(60)
+
+    logs = logging.getLogger("test")
+    said: list[str] = []
+    logs.addFilter(lambda record: said.append(record.getMessage()) or False)
+    with working(server, handle, logger=logs) as worker:
+        client.schedule("q")
+        server.drain("q")
+        assert begun.wait(60)
+
+        def too_late() -> bool:  # a pause may begin between two extends
+            server.redis.execute_command("CLIENT", "PAUSE", 700, "ALL")
+            server.redis.ping()
+            return any("no reply in time" in text for text in said)
+
+        try:
+            eventually(too_late)
+        finally:
+            goes_on.set()
+        eventually(lambda: worker.stats.total() == 1)
+        client.schedule("q")
+        server.drain("q")
+        eventually(lambda: worker.stats.total() == 2)
 
 
 def test_results_are_kept(server: Server, client: Client) -> None:

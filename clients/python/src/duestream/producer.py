@@ -46,7 +46,8 @@ class Producer:
         self._closed = False
         # A token names a call of enqueue, so that a repeated call changes nothing. The next call for the partition
         # makes the server forget it.
-        self._tokens = (f"{uuid.uuid4().hex}-{n}" for n in itertools.count())
+        # itertools.count may be shared by threads; a generator may not.
+        self._token_name, self._tokens = uuid.uuid4().hex, itertools.count()
         self._done: dict[Partition, str] = {}
         self._token_ms = max(60_000, round(2 * self._retry * 1000) + 10_000)
 
@@ -108,7 +109,7 @@ class Producer:
         return [result for result in results if result is not None]
 
     def _enqueue(self, partition: Partition, items: Sequence[Sequence[Any]], until: float) -> Steps[list[int]]:
-        token, done = next(self._tokens), self._done.pop(partition, "")
+        token, done = f"{self._token_name}-{next(self._tokens)}", self._done.pop(partition, "")
         keys = partition.keys("due payload meta stream wake seen policy history turns")
         values = [value for item in items for value in item]
         failed = False

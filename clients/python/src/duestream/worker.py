@@ -230,14 +230,16 @@ class Worker:
 
     async def _leave(self, part: _Part) -> None:
         """Releases the entries that this consumer was given in lost replies, and removes the consumer."""
+        async def leave() -> None:
+            while unseen := await self._ask(self._unseen(part)):
+                items = [[entry, "", "release", "", "", ""] for entry in unseen]
+                if -1 in await self._ask(self._retry(part, items)):
+                    return  # the stream of dead letters refuses one, which would be found again and again
+            await self._ask(evaluate("drop_consumer", [part.stream], self._group, self.consumer))
+
         try:
-            async with asyncio.timeout(CALL_TIMEOUT):
-                while unseen := await self._ask(self._unseen(part)):
-                    items = [[entry, "", "release", "", "", ""] for entry in unseen]
-                    if -1 in await self._ask(self._retry(part, items)):
-                        return  # the stream of dead letters refuses one, which would be found again and again
-                await self._ask(evaluate("drop_consumer", [part.stream], self._group, self.consumer))
-        except (DuestreamError, TimeoutError) as error:
+            await _within(CALL_TIMEOUT, leave())
+        except DuestreamError as error:
             self._log.warning("could not take leave of %s: %s", part.stream, error)
 
     # ---- read ----------------------------------------------------------------------------------------------------
@@ -301,11 +303,7 @@ class Worker:
             return (await reading)[0]
         finally:
             stopping.cancel()
-            while not reading.done():  # redis-py swallows a cancellation now and then
-                reading.cancel()
-                await asyncio.wait([reading], timeout=0.1)
-            if not reading.cancelled():
-                reading.exception()  # without this call asyncio logs an error of a read that was cut off
+            await _cut_off(reading)
 
     def _take(self, part: _Part, entries: Iterable[Sequence[Any]]) -> None:
         """Begins the work on entries that this consumer was given."""
@@ -603,15 +601,13 @@ class Worker:
         for start in range(0, len(held), _EXTEND_BATCH):
             batch, before = held[start:start + _EXTEND_BATCH], time.monotonic()
             try:
-                async with asyncio.timeout(max(0.1, min(CALL_TIMEOUT, visibility / 3))):
-                    items = [[d.message.entry_id, d.raw_id] for d in batch]
-                    answers = await self._ask(self._extend_steps(part, items))
-            except (DuestreamError, TimeoutError) as error:
+                items = [[d.message.entry_id, d.raw_id] for d in batch]
+                answers = await _within(max(0.1, min(CALL_TIMEOUT, visibility / 3)),
+                                        self._ask(self._extend_steps(part, items)))
+            except DuestreamError:
                 for delivery in batch:
                     if time.monotonic() - delivery.extended > visibility and self._holds(delivery):
                         self._tell(delivery, UnreachableError("not extended for a visibility timeout"))
-                if isinstance(error, TimeoutError):
-                    raise DuestreamError("no reply in time") from error
                 raise
             for delivery, answer in zip(batch, answers):
                 if answer != _NOT_HELD:
@@ -719,6 +715,32 @@ def _named(delivery: _Delivery) -> bytes:
 
 def _texts(flat: Sequence[bytes]) -> dict[str, str]:
     return {text_of(name): text_of(value) for name, value in zip(flat[::2], flat[1::2])}
+
+
+async def _within(seconds: float, call: Coroutine[Any, Any, T]) -> T:
+    """Returns the result of a call, or raises DuestreamError if it takes longer.
+
+    The call gets a task of its own. asyncio.timeout would not do: redis-py before version 5 cancels the task at
+    timeouts of its own, and never calls Task.uncancel, so asyncio.timeout would take its own cancellation for one from
+    outside, and the worker would end.
+    """
+    task = asyncio.create_task(call)
+    try:
+        await asyncio.wait([task], timeout=seconds)
+        if not task.done():
+            raise DuestreamError("no reply in time")
+        return task.result()
+    finally:
+        await _cut_off(task)
+
+
+async def _cut_off(task: "asyncio.Task[Any]") -> None:
+    """Cancels a task, and waits for its end."""
+    while not task.done():  # redis-py swallows a cancellation now and then
+        task.cancel()
+        await asyncio.wait([task], timeout=0.1)
+    if not task.cancelled():
+        task.exception()  # without this call asyncio logs an error that nobody has seen
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> bool:
