@@ -53,7 +53,8 @@ export class Release extends Error {
  *
  * - skipped: the entry was for another group, and was acknowledged without a handler.
  * - lost: the worker did not hold the entry any more, so the result of the handler has no effect.
- * - unknown: the worker ended before Redis answered.
+ * - unknown: the worker cannot tell. It ended before Redis answered, or a reply was lost and the call repeated. Then
+ *   either its first try settled the entry, or another worker did.
  * - stuck: the stream of dead letters refused the entry, which comes back after the visibility timeout.
  */
 export type Settlement = 'acknowledged' | 'retried' | 'dead' | 'released' | 'snoozed' | 'skipped' | 'cancelled' | 'lost'

@@ -593,9 +593,21 @@ export class Worker {
     call: (some: readonly Delivery[]) => Promise<Settlement[]>): Promise<void> {
     for (let start = 0; start < deliveries.length; start += size) {
       const some = deliveries.slice(start, start + size);
-      const answers = await this.#insist(() => call(some));
+      let failed = false;
+      const answers = await this.#insist(async () => {
+        try {
+          return await call(some);
+        } catch (error) {
+          failed = true;
+          throw error;
+        }
+      });
       if (answers) await this.#forgetProgress(some);
-      some.forEach((delivery, i) => this.#done(delivery, answers?.[i] ?? 'unknown'));
+      some.forEach((delivery, i) => {
+        const answer = answers?.[i] ?? 'unknown';
+        // A try that failed may have settled the entry, and only its reply was lost.
+        this.#done(delivery, answer === 'lost' && failed ? 'unknown' : answer);
+      });
     }
   }
 

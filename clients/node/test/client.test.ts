@@ -1,6 +1,4 @@
 import assert from 'node:assert/strict';
-import { createServer, connect as connectTo } from 'node:net';
-import type { AddressInfo } from 'node:net';
 import { afterEach, beforeEach, test } from 'node:test';
 import { Client, ClosedError, DeniedError, DuplicateError, FullError, InvalidError, NoRecurrenceError,
   NotScheduledError, OldBridgeError, UnavailableError, UnsupportedError, WrongTypeError } from '../src/index.js';
@@ -8,7 +6,7 @@ import type { ClientOptions, NewMessage, Recurrence } from '../src/index.js';
 import { serverError } from '../src/errors.js';
 import { whenOf } from '../src/message.js';
 import { partitionOf } from '../src/wire.js';
-import { serverOfThisFile } from './server.js';
+import { proxy, serverOfThisFile } from './server.js';
 
 const in2030 = new Date('2030-01-01T00:00:00Z');
 const in2031 = new Date('2031-01-01T00:00:00Z');
@@ -120,7 +118,7 @@ test('an ID is found in all partitions', async () => {
 
 test('a call whose reply was lost is repeated, and stores the message once', async () => {
   await client.schedule('q', '', { id: 'warm' }); // loads the script
-  const broken = await proxy(); // it closes the connection instead of passing on the reply to the first enqueue
+  const broken = await proxy(server.url, '\r\nonce\r\n'); // it cuts the first enqueue
   try {
     await withClient({}, async (other) => {
       assert.ok((await other.schedule('q', '', { id: 'once' })).id);
@@ -131,32 +129,6 @@ test('a call whose reply was lost is repeated, and stores the message once', asy
   assert.equal(broken.cuts(), 1);
   assert.equal(await server.redis.xlen('duestream:{q}:stream'), 2);
 });
-
-/** Passes everything on to the server. It cuts the first connection on which the ID once was sent, before the reply. */
-async function proxy() {
-  const { port } = new URL(server.url);
-  let cuts = 0;
-  const listener = createServer((socket) => {
-    const upstream = connectTo(Number(port), '127.0.0.1');
-    let cut = false;
-    socket.on('data', (data) => {
-      if (!cuts && data.includes('\r\nonce\r\n')) {
-        cut = true;
-        cuts++;
-      }
-      upstream.write(data);
-    });
-    upstream.on('data', (data) => (cut ? socket.destroy() : socket.write(data)));
-    socket.on('close', () => upstream.destroy()).on('error', () => {});
-    upstream.on('close', () => socket.destroy()).on('error', () => {});
-  });
-  await new Promise<void>((resolve) => listener.listen(0, '127.0.0.1', resolve));
-  return {
-    url: `redis://127.0.0.1:${(listener.address() as AddressInfo).port}`,
-    cuts: () => cuts,
-    close: () => listener.close(),
-  };
-}
 
 test('forgets the partitions of a deleted queue', async () => {
   await server.redis.hset('duestream:queues', 'q', '4');

@@ -2,7 +2,7 @@
 import { spawn } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { mkdtemp, rm } from 'node:fs/promises';
-import { createServer } from 'node:net';
+import { connect as connectTo, createServer } from 'node:net';
 import type { AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -84,4 +84,30 @@ export async function eventually(holds: () => boolean | Promise<boolean>): Promi
     if (performance.now() > end) throw new Error('the condition did not become true');
     await sleep(10);
   }
+}
+
+/** Passes everything on to a server. It cuts the first connection on which a text was sent, before the reply. */
+export async function proxy(url: string, text: string) {
+  const { port } = new URL(url);
+  let cuts = 0;
+  const listener = createServer((socket) => {
+    const upstream = connectTo(Number(port), '127.0.0.1');
+    let cut = false;
+    socket.on('data', (data) => {
+      if (!cuts && data.includes(text)) {
+        cut = true;
+        cuts++;
+      }
+      upstream.write(data);
+    });
+    upstream.on('data', (data) => (cut ? socket.destroy() : socket.write(data)));
+    socket.on('close', () => upstream.destroy()).on('error', () => {});
+    upstream.on('close', () => socket.destroy()).on('error', () => {});
+  });
+  await new Promise<void>((resolve) => listener.listen(0, '127.0.0.1', resolve));
+  return {
+    url: `redis://127.0.0.1:${(listener.address() as AddressInfo).port}`,
+    cuts: () => cuts,
+    close: () => listener.close(),
+  };
 }

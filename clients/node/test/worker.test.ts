@@ -8,7 +8,7 @@ import type { Handler, Settlement, WorkerOptions } from '../src/index.js';
 import { fieldsOf } from '../src/delivery.js';
 import { Policy } from '../src/policy.js';
 import { partitionOf } from '../src/wire.js';
-import { eventually, serverOfThisFile } from './server.js';
+import { eventually, proxy, serverOfThisFile } from './server.js';
 
 const server = serverOfThisFile();
 const stream = 'duestream:{q}:stream';
@@ -300,6 +300,32 @@ test('a lost group is created again', async () => {
     await client.schedule('q', '', { id: 'b' });
     await eventually(() => got.join() === 'a,b');
   });
+});
+
+// Regression: it was lost, as if another worker had the message, although the first try had settled it.
+test('a settlement whose reply was lost is unknown', async () => {
+  for (const fails of [false, true]) {
+    const settled: Settlement[] = [];
+    const broken = await proxy(server.url, fails ? 'once fails' : '\r\nonce\r\n');
+    const handler = ({ id }: Message) => {
+      if (fails) throw new RetryAfter(60_000, `${id} fails`);
+    };
+    const worker = new Worker(broken.url, { group: 'g', logger: silent, blockMs: 100, queues: [`q-${fails}`], handler,
+      settled: (_, settlement) => settled.push(settlement) });
+    const served = worker.serve();
+    try {
+      for (const id of ['warm', 'once']) { // the first one loads the scripts
+        const before = settled.length;
+        await client.schedule(`q-${fails}`, '', { id });
+        await eventually(() => settled.length > before);
+      }
+    } finally {
+      worker.stop();
+      await served;
+      broken.close();
+    }
+    assert.deepEqual([settled[1], broken.cuts()], ['unknown', 1]);
+  }
 });
 
 test('broken connections lose nothing', async () => {

@@ -526,11 +526,28 @@ class Worker:
                 size = _ACK_BATCH if done else _FAIL_BATCH
                 for start in range(0, len(deliveries), size):
                     some = deliveries[start:start + size]
-                    settlements = await self._insist(lambda: self._settle_some(part, some, done))
+                    settlements = await self._settle_surely(part, some, done)
                     if settlements:
                         await self._forget_progress(part, some)
                     for delivery, settlement in zip(some, settlements or [Settlement.UNKNOWN] * len(some)):
                         self._done(delivery, settlement)
+
+    async def _settle_surely(self, part: _Part, deliveries: list[_Delivery], done: bool) -> Optional[list[Settlement]]:
+        """Settles deliveries, and repeats that until Redis answers. None: the worker has ended."""
+        failed = False
+
+        async def settle() -> list[Settlement]:
+            nonlocal failed
+            try:
+                return await self._settle_some(part, deliveries, done)
+            except DuestreamError:
+                failed = True
+                raise
+
+        settlements = await self._insist(settle)
+        if settlements and failed:  # the first try may have settled them, and only its reply was lost
+            return [Settlement.UNKNOWN if one is Settlement.LOST else one for one in settlements]
+        return settlements
 
     async def _settle_some(self, part: _Part, deliveries: list[_Delivery], done: bool) -> list[Settlement]:
         if not done:
