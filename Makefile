@@ -64,11 +64,13 @@ bench: ## run the benchmarks, and nothing else, one package at a time
 DURATION ?= 10m
 CLUSTER  ?=
 RELEASES ?=
+LANGUAGES ?=
 
 .PHONY: campaign
-campaign: ## long fault campaign; DURATION=10m, SEED=n replays one, OUT=dir keeps table and timeline, CLUSTER=1 on a cluster, RELEASES=1 beside the release before, RATE=n messages a second
+campaign: ## long fault campaign; DURATION=10m, SEED=n replays one, OUT=dir keeps table and timeline, CLUSTER=1 on a cluster, RELEASES=1 beside the release before, LANGUAGES=1 with the packages in Python and Node.js, RATE=n messages a second
 	DUESTREAM_CAMPAIGN_DURATION=$(DURATION) DUESTREAM_CAMPAIGN_RATE=$(RATE) DUESTREAM_TEST_SEED=$(SEED) DUESTREAM_CAMPAIGN_OUT=$(if $(OUT),$(abspath $(OUT))) \
-		$(GO) test ./integration/campaign -count=1 -timeout 0 -v -run '^TestCampaign$(if $(CLUSTER),OnACluster)$(if $(RELEASES),OfTwoReleases)$$' $(GOTESTFLAGS)
+		$(GO) test ./integration/$(if $(LANGUAGES),languages,campaign) -count=1 -timeout 0 -v \
+		-run '^TestCampaign$(if $(CLUSTER),OnACluster)$(if $(RELEASES),OfTwoReleases)$(if $(LANGUAGES),OfLanguages)$$' $(GOTESTFLAGS)
 
 .PHONY: generate
 generate: ## write the texts of the scripts in lua/generated anew, after a change of a script

@@ -36,7 +36,8 @@ type Config struct {
 	Masters    int              // masters of a cluster, with one replica each; 0 = one standalone server
 	Partitions int              // partitions of the main queue; 0 = 1
 	Progress   func(format string, args ...any)
-	Releases   bool // processes of the previous release take part, and bridges are upgraded and rolled back
+	Releases   bool       // processes of the previous release take part, and bridges are upgraded and rolled back
+	Languages  []Language // packages in other languages take part
 }
 
 const prefix = "campaign"
@@ -65,8 +66,8 @@ type controller struct {
 // Run runs a campaign on a server of its own and audits it.
 func Run(t testing.TB, cfg Config) *Result {
 	t.Helper()
-	c := &controller{t: t, cfg: cfg, family: &family{t: t, dir: cfg.Dir}, keys: map[string]lua.Keys{}, kinds: map[string]bool{},
-		began: time.Now()}
+	c := &controller{t: t, cfg: cfg, family: &family{t: t, dir: cfg.Dir}, keys: map[string]lua.Keys{},
+		kinds: map[string]bool{}, began: time.Now()}
 	var err error
 	c.guests, err = readUsers()
 	c.must("users", err)
@@ -81,7 +82,9 @@ func Run(t testing.TB, cfg Config) *Result {
 		c.server = redistest.Own(t, append([]string{"--appendonly", "yes", "--appendfsync", "always",
 			"--auto-aof-rewrite-min-size", "256mb"}, c.guests.arguments(false)...)...)
 	}
-	c.client = c.server.Client(t, func(o *rueidis.ClientOption) { o.ForceSingleClient, o.DisableRetry = c.nodes == nil, true })
+	c.client = c.server.Client(t, func(o *rueidis.ClientOption) {
+		o.ForceSingleClient, o.DisableRetry = c.nodes == nil, true
+	})
 	for i := range max(1, cfg.Partitions) {
 		c.places = append(c.places, lua.PartitionName(queueMain, i))
 	}
@@ -109,9 +112,9 @@ func Run(t testing.TB, cfg Config) *Result {
 	faults := withoutOurSlowness(c.nodes.withoutOurFailovers(c.timeline.all()))
 	tally, err := Audit(cfg.Dir, cfg.Visibility, faults, state)
 	c.must("audit", err)
-	return &Result{Tally: tally, Seed: cfg.Seed, Server: c.server.Name(), Load: took, Took: time.Since(c.began), Faults: faults,
-		Kinds: len(c.kinds), TwoReleases: cfg.Releases,
-		Endless: c.endless()}
+	return &Result{Tally: tally, Seed: cfg.Seed, Server: c.server.Name(), Load: took, Took: time.Since(c.began),
+		Faults: faults, Kinds: len(c.kinds), TwoReleases: cfg.Releases,
+		Endless: c.endless(), Spoken: c.spoken()}
 }
 
 func (c *controller) must(what string, err error) {
@@ -160,21 +163,26 @@ func (c *controller) setUp() error {
 			if change != nil {
 				change(&p)
 			}
+			command := c.speak(&p)
 			var proxy *redistest.Proxy
 			if proxied && c.nodes == nil { // nodes of a cluster announce their own addresses
 				proxy = c.server.Proxy(c.t)
 			}
 			s := c.family.add(p, proxy, c.guests)
+			s.program = command
 			if c.cfg.Releases {
 				c.setRelease(s)
 			}
 		}
 	}
-	const producers = 3
+	producers, workersOfB := 3, 2
+	if n := len(c.cfg.Languages); n > 0 {
+		producers, workersOfB = 1+n, 1+n
+	}
 	add(roleHolder, groups[0], 1, false, func(p *part) { p.Concurrency = c.cfg.Hold })
 	add(roleBridge, "", 2, true, nil)
-	add(roleWorker, groups[0], 3, true, nil)
-	add(roleWorker, groups[1], 2, true, nil)
+	add(roleWorker, groups[0], max(3, 1+len(c.cfg.Languages)), true, nil)
+	add(roleWorker, groups[1], workersOfB, true, nil)
 	add(rolePlain, groups[1], 2, true, nil)
 	add(roleOperator, "", 1, true, nil)
 	load := c.cfg.Rate
@@ -187,7 +195,7 @@ func (c *controller) setUp() error {
 	add(roleHTTPWorker, groups[1], 1, false, behind)
 	add(roleHTTPProducer, "", 1, false, behind)
 	load -= load / httpShare
-	add(roleProducer, "", producers, true, func(p *part) { p.Rate = load / producers })
+	add(roleProducer, "", producers, true, func(p *part) { p.Rate = load / float64(producers) })
 	c.holder = c.family.of(roleHolder)[0]
 
 	for _, s := range append(c.family.of(roleHolder), c.family.of(roleBridge)...) {

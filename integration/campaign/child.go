@@ -50,6 +50,7 @@ type part struct {
 	Endless           bool     // also produces messages whose handlers do not end by themselves
 	Gateways          []string // addresses of gateways
 	Secret            string   // token for the gateways
+	Rules             *Rules   // for a program in another language
 }
 
 // policy has short times, so that a campaign sees many visibility timeouts. Faults cannot use up MaxAttempts.

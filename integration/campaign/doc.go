@@ -11,6 +11,7 @@
 //	make campaign CLUSTER=1 DURATION=10m              on a cluster of three masters with one replica each
 //	make campaign RATE=150 DURATION=10m               with 150 messages a second, for a machine with other work
 //	make campaign RELEASES=1 DURATION=10m             with processes of the previous release beside those of this one
+//	make campaign LANGUAGES=1 DURATION=10m            with the packages in Python and Node.js beside the Go SDK
 //
 // A campaign needs redis-server or valkey-server on the PATH (or a Docker engine with an image). It starts a server
 // of its own on a free port, with an append-only file that is synced before every reply, and removes everything at
@@ -121,6 +122,14 @@
 // Messages of both releases are judged by the same laws (below). One violation is excused: a rollback of a queue
 // deletes the holds of its keys. So a message in flight at that time may be in flight together with the next one of
 // its key.
+//
+// # Of several languages
+//
+// In the fourth form (TestCampaignOfLanguages in integration/languages), producers and workers of the packages in
+// Python and Node.js take part, one of each in each place that otherwise only the Go SDK has: three producers, and
+// three workers in each group. The Python workers of group a have threads, and those of group b coroutines. Their
+// programs, in integration/languages/testdata, follow the same plans, write the same ledgers, and get the same faults.
+// See Language for what another language needs. A run in which a language did no work fails.
 //
 // # How it is judged
 //

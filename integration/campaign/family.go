@@ -20,10 +20,11 @@ import (
 // slot is the place of one process. When its process dies, the next one starts under a new name, behind the same
 // network path.
 type slot struct {
-	part  part
-	proxy *redistest.Proxy // nil: it connects to the server directly
-	front *front           // front of a gateway
-	busy  sync.Mutex       // held while its process is started, stopped or ended
+	part    part
+	proxy   *redistest.Proxy // nil: it connects to the server directly
+	front   *front           // front of a gateway
+	program []string         // runs a package in another language; nil: the part is a process of the test binary
+	busy    sync.Mutex       // held while its process is started, stopped or ended
 
 	mu     sync.Mutex
 	before bool // the next process is of the previous release
@@ -100,6 +101,9 @@ func (f *family) start(s *slot) error {
 		return err
 	}
 	cmd := exec.Command(program)
+	if s.program != nil {
+		cmd = exec.Command(s.program[0], s.program[1:]...)
+	}
 	cmd.Env = append(os.Environ(), envPart+"="+string(text),
 		"GORACE="+os.Getenv("GORACE")+" exitcode=0 log_path="+filepath.Join(f.dir, raceLog)) // reportRaces reads the log
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr

@@ -109,7 +109,8 @@ func (p plan) letterOf() string {
 
 // handling returns the work of a handler: its duration, how it ends, and whether it stops when its context ends
 // (heeds).
-func (p plan) handling(id, group string, attempt int, visibility time.Duration) (takes time.Duration, end string, heeds bool) {
+func (p plan) handling(id, group string, attempt int, visibility time.Duration) (takes time.Duration, end string,
+	heeds bool) {
 	part := rand.New(rand.NewPCG(hash(id), uint64(attempt))).Float64() // the same number in each process
 	slow := slowMin + time.Duration(part*float64(slowMax-slowMin))
 	switch p.kind {
@@ -160,21 +161,14 @@ type weighted struct {
 	most   int     // n is drawn from 1 to most; 0 = the kind has no n
 }
 
-// draw returns the plan of a producer's next message. patience multiplies the weights of the kinds with slow handlers.
+// draw returns the plan of a producer's next message. For patience see weights.
 func draw(random *rand.Rand, patience float64) plan {
 	p := plan{queue: queueMain}
-	const sidePercent = 8
 	if random.IntN(100) < sidePercent {
 		p.queue = queueSide
 	}
-	weights := []weighted{
-		{kindSlow, 8 * patience, 0}, {kindLate, 25 * patience, 2}, {kindDying, 10 * patience, 3}, {kindBury, 3 * patience, 0},
-		{kindLong, 1.5 * patience, 0},
-		{kindParted, 20 * patience, 0}, {kindFail, 25, 2}, {kindDoomed, 10, 3},
-		{kindCancel, 20, 0}, {kindMove, 20, 0}, {kindWindow, 15, 0},
-	}
 	at := random.Float64() * 1000
-	for _, w := range append(weights, featureKinds...) {
+	for _, w := range weights(patience) {
 		if at -= w.weight; at < 0 {
 			p.kind = w.kind
 			if w.most > 0 {
@@ -188,4 +182,18 @@ func draw(random *rand.Rand, patience float64) plan {
 	}
 	p.kind = kindOK
 	return p
+}
+
+// sidePercent is the share of messages for the second queue.
+const sidePercent = 8
+
+// weights returns how often each kind is drawn, except kindOK. patience multiplies the weights of the kinds with slow
+// handlers.
+func weights(patience float64) []weighted {
+	return append([]weighted{
+		{kindSlow, 8 * patience, 0}, {kindLate, 25 * patience, 2}, {kindDying, 10 * patience, 3}, {kindBury, 3 * patience, 0},
+		{kindLong, 1.5 * patience, 0},
+		{kindParted, 20 * patience, 0}, {kindFail, 25, 2}, {kindDoomed, 10, 3},
+		{kindCancel, 20, 0}, {kindMove, 20, 0}, {kindWindow, 15, 0},
+	}, featureKinds...)
 }

@@ -18,8 +18,9 @@ type Result struct {
 	Faults []Fault
 	Kinds  int // kinds of faults that were possible
 
-	TwoReleases bool // processes of the previous release took part
-	Endless     bool // messages whose handlers do not end by themselves took part
+	TwoReleases bool     // processes of the previous release took part
+	Endless     bool     // messages whose handlers do not end by themselves took part
+	Spoken      []string // other languages whose packages took part
 }
 
 // counts returns how often each kind of fault came, with observed faults separately.
@@ -60,7 +61,8 @@ func (r *Result) unused() (text string) {
 			text += ", none " + featureNames[kind.kind]
 		}
 	}
-	for what, n := range map[string]int{"recurs": r.Occurrences, "was replaced": r.Overwritten, "was snoozed": sum(r.Snoozed),
+	for what, n := range map[string]int{"recurs": r.Occurrences, "was replaced": r.Overwritten,
+		"was snoozed":     sum(r.Snoozed),
 		"died of crashes": r.Crashed} {
 		if n == 0 {
 			text += ", none that " + what
@@ -78,7 +80,7 @@ func (r *Result) unused() (text string) {
 	if r.TwoReleases {
 		text += r.Releases.unused()
 	}
-	return text
+	return text + r.Tongues.unused(r.Spoken)
 }
 
 // Line returns the result in one line.
@@ -88,9 +90,8 @@ func (r *Result) Line() string {
 	for i, column := range columns {
 		zero[i] = fmt.Sprintf("%s=%d", strings.ReplaceAll(column, " ", "_"), r.Zero[column])
 	}
-	return fmt.Sprintf("campaign: accepted=%d deliveries=%d first=%d retries=%d dead=%d duplicates_explained=%d", r.Accepted,
-		sum(r.Deliveries),
-		sum(r.First), sum(r.Retries), sum(r.Dead), sum(r.Again)) +
+	return fmt.Sprintf("campaign: accepted=%d deliveries=%d first=%d retries=%d dead=%d duplicates_explained=%d",
+		r.Accepted, sum(r.Deliveries), sum(r.First), sum(r.Retries), sum(r.Dead), sum(r.Again)) +
 		fmt.Sprintf(" %s faults=%d kinds=%d rate=%.0f/s seed=%d", strings.Join(zero, " "), total, len(done),
 			float64(r.Accepted)/r.Load.Seconds(), r.Seed)
 }
@@ -115,6 +116,10 @@ func (r *Result) Table(w io.Writer) error {
 		row("accepted from producers of the release before", r.Releases.accepted)
 		row("deliveries to workers of the release before", r.Releases.deliveries)
 		row("messages refused because a bridge of the release before lived", r.Releases.refused)
+	}
+	for _, language := range r.Spoken {
+		row("accepted from producers in "+language, r.Tongues.accepted[language])
+		row("deliveries to workers in "+language, r.Tongues.deliveries[language])
 	}
 	row("cancelled, confirmed", r.Cancelled)
 	row("rescheduled, confirmed", r.Moved)

@@ -80,6 +80,9 @@ func (c *controller) watchDenials(ctx context.Context) {
 			continue
 		}
 		for _, d := range denials {
+			if len(c.cfg.Languages) > 0 && isName(d.What) {
+				continue
+			}
 			c.denied.Store(fmt.Sprintf("%s was denied %s (%s, %s)", d.User, d.What, d.Reason, d.Context), true)
 		}
 	}

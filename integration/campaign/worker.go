@@ -51,7 +51,7 @@ func (p part) workerConfig(queue string, r *bridge.Redis, l *ledger, log *slog.L
 	return bridge.WorkerConfig{
 		Redis: r, Prefix: p.Prefix, Queue: queue, Group: p.Group, Consumer: p.Name, Concurrency: p.Concurrency,
 		Handler: handler, Logger: log,
-		ShutdownTimeout: time.Second, CancelGrace: 2 * time.Second, AbandonAfter: abandonAfter,
+		ShutdownTimeout: shutdownTimeout, CancelGrace: cancelGrace, AbandonAfter: abandonAfter,
 		Settled: func(m *bridge.Message, s bridge.Settlement) {
 			if s != bridge.Skipped { // a skipped entry was never started
 				l.must(line{verbSettle, bookedAs(m.ID, m.Payload), []any{m.EntryID, string(s)}})
@@ -92,7 +92,8 @@ func (p part) handle(ctx context.Context, l *ledger, m *bridge.Message) error {
 
 // perform does the work of a handler, and records its start and its end, which it returns. featured returns the end for
 // the kinds in features.go.
-func (p part) perform(ctx context.Context, l *ledger, m *bridge.Message, featured func(plan, *bridge.Message) string) string {
+func (p part) perform(ctx context.Context, l *ledger, m *bridge.Message,
+	featured func(plan, *bridge.Message) string) string {
 	p.recordStart(l, m)
 	planned, _ := planOf(m.ID)
 	takes, end, heeds := planned.handling(m.ID, m.Group, m.Attempt, p.Visibility)

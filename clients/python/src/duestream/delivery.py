@@ -61,8 +61,8 @@ class Settlement(enum.Enum):
     LOST = "lost"
     """The worker did not hold the entry any more: the result of the handler has no effect."""
     UNKNOWN = "unknown"
-    """The worker cannot tell: it ended before Redis answered, or a reply was lost and the call repeated. Then either its
-    first try settled the entry, or another worker did."""
+    """The worker cannot tell: it ended before Redis answered, or a reply was lost and the call repeated. Then either
+    its first try settled the entry, or another worker did."""
     STUCK = "stuck"
     """The stream of dead letters refused the entry: it comes back after the visibility timeout."""
 
