@@ -52,8 +52,9 @@ func (p product) writeDeb(path string) error {
 		Section: "net", Priority: "optional", Maintainer: "The duestream authors <authors@duestream.invalid>",
 		Homepage: "https://github.com/duestream/duestream", License: "Apache-2.0", MTime: p.time,
 		Description: "Redis Streams bridge for delayed messages, delivered at least once\n" +
-			"A producer schedules a message in Redis. duestream moves it into a Redis Stream when it is due, and consumer\n" +
-			"groups in any language read the stream. This package has the command and a systemd unit for a bridge.",
+			"A producer schedules a message in Redis. When the message is due, duestream\n" +
+			"moves it into a Redis Stream. Consumer groups in any language read the stream.\n" +
+			"This package has the command and a systemd unit for a bridge.",
 		Overridables: nfpm.Overridables{
 			Recommends: []string{"ca-certificates"},
 			Suggests:   []string{"redis-server"},
@@ -122,7 +123,7 @@ func (p product) debContents() ([]file, error) {
 		return nil, err
 	}
 	contents = append(contents, binary)
-	changes, err := p.sources(map[string]string{"CHANGELOG.md": "/usr/share/doc/duestream/changelog.gz"})
+	changes, err := p.sources(map[string]string{"CHANGELOG.md": "/usr/share/doc/duestream/CHANGELOG.md.gz"})
 	if err != nil {
 		return nil, err
 	}
