@@ -57,14 +57,15 @@ var below = map[string]string{
 		" internal/ndjson internal/policy lua stream stream/pull",
 	"bridge/lmstfy": "bridge bridge/access bridge/admin bridge/gateway internal/loop internal/ndjson" +
 		" internal/policy internal/view lua stream stream/pull",
-	"bridge/lmstfy/migrate": "bridge/admin bridge/lmstfy lua",
-	"bridge/migrate":        "bridge/admin lua",
-	"bridge/migrate/asynq":  "bridge bridge/admin bridge/migrate lua",
-	"internal/database":     "lua",
-	"internal/message":      "lua internal/ndjson scheduler/producer",
-	"internal/ndjson":       "lua",
-	"internal/clock":        "",
-	"internal/resp":         "",
+	"bridge/lmstfy/migrate":     "bridge/admin bridge/lmstfy lua",
+	"bridge/migrate":            "bridge/admin lua",
+	"bridge/migrate/asynq":      "bridge bridge/admin bridge/migrate lua",
+	"bridge/migrate/delayqueue": "bridge/admin bridge/migrate lua",
+	"internal/database":         "lua",
+	"internal/message":          "lua internal/ndjson scheduler/producer",
+	"internal/ndjson":           "lua",
+	"internal/clock":            "",
+	"internal/resp":             "",
 	// Tests alone.
 	"bridge/dashboard/browser": "",
 	"bridge/bridgetest": "bridge internal/clock internal/policy internal/view lua scheduler/planner stream/keeper" +
