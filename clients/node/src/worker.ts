@@ -1,5 +1,6 @@
 // The worker: reads messages of one or several queues, and calls handlers.
 import { hostname } from 'node:os';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { fieldsOf, Message, outcomeOf, textOfError, timeoutOutcome } from './delivery.js';
 import type { Handler, Outcome, Settlement } from './delivery.js';
 import { AbandonedError, CancelledError, DuestreamError, HandlerTimeoutError, InvalidError, LostError, NoGroupError,
@@ -18,6 +19,7 @@ const defaultBlockMs = 2000;
 const learnWithinMs = 4500; // within which a handler learns that its message was cancelled
 const refreshMs = 2500; // between two looks at policies and registry
 const pauseLookMs = 1000; // between two looks whether workers are paused
+const lateReadMs = 100; // within which a read that failed may still reach the server
 const longestTimerMs = 2 ** 31 - 1; // of setTimeout
 const extendBatch = 200;
 const ackBatch = 200;
@@ -176,6 +178,7 @@ export class Worker {
   #running = 0; // places in use
   #step: number; // entries of the next read
   #looked = -Infinity; // when the worker last asked whether it is paused
+  #inDoubt = false; // a read failed, and the server may execute it after the worker has rejoined
   #unsettled: Delivery[] = [];
   #settling = false;
 
@@ -271,6 +274,7 @@ export class Worker {
     for (const { message } of left) this.#say('warn', 'handler did not return: its entry stays pending', message);
     this.#over = true;
     this.#overBell.ring();
+    if (this.#inDoubt) await sleep(lateReadMs);
     try {
       await within(callTimeoutMs, async () => {
         for (const part of this.#parts.values()) {
@@ -313,6 +317,7 @@ export class Worker {
         joined = true;
         await this.#readOnce();
         pause = 100;
+        if (this.#inDoubt) joined = this.#inDoubt = false;
       } catch (error) {
         if (error instanceof NoGroupError) {
           await this.#insist(() => this.#recreateGroups());
@@ -320,6 +325,7 @@ export class Worker {
         }
         this.#failing(error);
         joined = false;
+        this.#inDoubt = true;
         await this.#pauseUntilStop(pause);
         pause = Math.min(2 * pause, 2000);
       }

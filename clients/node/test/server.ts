@@ -3,7 +3,7 @@ import { spawn } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { connect as connectTo, createServer } from 'node:net';
-import type { AddressInfo } from 'node:net';
+import type { AddressInfo, Socket } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, beforeEach } from 'node:test';
@@ -108,6 +108,39 @@ export async function proxy(url: string, text: string) {
   return {
     url: `redis://127.0.0.1:${(listener.address() as AddressInfo).port}`,
     cuts: () => cuts,
+    close: () => listener.close(),
+  };
+}
+
+/** Passes everything on to a server. It breaks the connection of the first read, and sends this read with the next. */
+export async function lateReader(url: string) {
+  const { port } = new URL(url);
+  let first: { upstream: Socket; request: Buffer } | undefined;
+  let sent = false;
+  const listener = createServer((socket) => {
+    const upstream = connectTo(Number(port), '127.0.0.1');
+    socket.on('data', (request) => {
+      const reads = request.includes('XREADGROUP');
+      if (reads && !first) {
+        first = { upstream, request };
+        socket.destroy();
+      } else if (reads && first && !sent) {
+        sent = true;
+        first.upstream.once('data', () => upstream.write(request));
+        first.upstream.write(first.request);
+      } else {
+        upstream.write(request);
+      }
+    });
+    upstream.on('data', (reply) => socket.write(reply)).on('error', () => {});
+    socket.on('error', () => {}).on('close', () => {
+      if (first?.upstream !== upstream || sent) upstream.destroy();
+    });
+    upstream.on('close', () => socket.destroy());
+  });
+  await new Promise<void>((resolve) => listener.listen(0, '127.0.0.1', resolve));
+  return {
+    url: `redis://127.0.0.1:${(listener.address() as AddressInfo).port}`,
     close: () => listener.close(),
   };
 }

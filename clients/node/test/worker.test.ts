@@ -8,7 +8,7 @@ import type { Handler, Settlement, WorkerOptions } from '../src/index.js';
 import { fieldsOf } from '../src/delivery.js';
 import { Policy } from '../src/policy.js';
 import { partitionOf } from '../src/wire.js';
-import { eventually, proxy, serverOfThisFile } from './server.js';
+import { eventually, lateReader, proxy, serverOfThisFile } from './server.js';
 
 const server = serverOfThisFile();
 const stream = 'duestream:{q}:stream';
@@ -300,6 +300,24 @@ test('a lost group is created again', async () => {
     await client.schedule('q', '', { id: 'b' });
     await eventually(() => got.join() === 'a,b');
   });
+});
+
+// Regression: the entry waited for its visibility timeout, because the worker had looked for it too early.
+test('a read that is executed late is taken up', async () => {
+  const late = await lateReader(server.url);
+  const got: number[] = [];
+  const worker = new Worker(late.url, { group: 'g', logger: silent, blockMs: 100, queues: ['q'],
+    handler: ({ attempt }) => got.push(attempt) });
+  await client.schedule('q');
+  const served = worker.serve();
+  try {
+    await eventually(() => got.length > 0);
+  } finally {
+    worker.stop();
+    await served;
+    late.close();
+  }
+  assert.deepEqual(got, [1]);
 });
 
 // Regression: it was lost, as if another worker had the message, although the first try had settled it.

@@ -307,6 +307,29 @@ def test_broken_connections_lose_nothing(server: Server, client: Client) -> None
         eventually(lambda: len(got) == 50)
 
 
+def test_a_read_that_is_executed_late_is_taken_up(server: Server, client: Client,
+                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: the entry waited for its visibility timeout, because the worker had looked for it too early."""
+    got: list[int] = []
+    read, reads = Worker._read, 0
+
+    async def fail_and_come_late(worker: Worker, command: Any) -> Any:
+        nonlocal reads
+        reads += 1
+        if reads == 1:
+            raise UnavailableError("the connection broke")
+        if reads == 2:  # the worker has rejoined meanwhile
+            assert server.redis.xreadgroup("g", worker.consumer, {"duestream:{q}:stream": ">"})
+            return None
+        return await read(worker, command)
+
+    monkeypatch.setattr(Worker, "_read", fail_and_come_late)
+    client.schedule("q")
+    with working(server, lambda message: got.append(message.attempt)):
+        eventually(lambda: got)
+    assert got == [1]
+
+
 @pytest.mark.parametrize("error", [None, RuntimeError("fails")])
 def test_a_settlement_whose_reply_was_lost_is_unknown(server: Server, client: Client, monkeypatch: pytest.MonkeyPatch,
                                                       error: Optional[Exception]) -> None:

@@ -142,6 +142,7 @@ class Worker:
         self._step = concurrency  # entries of the next read
         self._looked = 0.0  # when the worker last asked whether it is paused
         self._cut_off = False  # a stop interrupted a read, and the server may still execute it
+        self._in_doubt = False  # a read failed, and the server may execute it after the worker has rejoined
         self._unsettled: list[_Delivery] = []
         self._threads = DaemonThreads("duestream handler")
         self._was_run, self._stop_asked = False, threading.Event()
@@ -212,7 +213,7 @@ class Worker:
         for delivery in left:
             self._say(logging.WARNING, "handler did not return: its entry stays pending", delivery)
         self._hard.set()
-        if self._cut_off:
+        if self._cut_off or self._in_doubt:
             await asyncio.sleep(_LATE_READ)
         for part in self._parts.values():
             if part.start is not None and not part.held:
@@ -253,11 +254,13 @@ class Worker:
                     joined = True
                 await self._read_once()
                 pause = 0.1
+                if self._in_doubt:
+                    joined = self._in_doubt = False
             except NoGroupError:
                 await self._insist(self._recreate_groups)
             except DuestreamError as error:
                 self._log.warning("the worker is failing: %s", error)
-                joined = False
+                joined, self._in_doubt = False, True
                 await _wait(self._stopping, pause)
                 pause = min(2 * pause, 2)
 
