@@ -95,6 +95,7 @@ helm-files: ## copy the alert rules and the board into the Helm chart, after a c
 SITE      ?= dist/site
 SITE_BASE ?= /
 SITE_URL  ?=
+SITE_DEMO ?= dist/site-demo
 
 # npm writes this file when it has installed the packages.
 SITE_PACKAGES := deploy/site/node_modules/.package-lock.json
@@ -105,7 +106,12 @@ $(SITE_PACKAGES): deploy/site/package-lock.json
 
 .PHONY: site
 site: $(SITE_PACKAGES) ## build the site of this version from docs in SITE (dist/site); SITE_BASE=/path/, SITE_URL=https://host; needs npm
-	@SITE=$(abspath $(SITE)) SITE_BASE=$(SITE_BASE) SITE_URL=$(SITE_URL) VERSION="$(VERSION)" node deploy/site/build.js
+	@SITE_DEMO=$(wildcard $(abspath $(SITE_DEMO))) SITE=$(abspath $(SITE)) SITE_BASE=$(SITE_BASE) SITE_URL=$(SITE_URL) VERSION="$(VERSION)" node deploy/site/build.js
+
+.PHONY: site-demo
+site-demo: ## record the dashboard of a shop in SITE_DEMO (dist/site-demo), which `make site` includes; needs Redis and Chromium
+	DUESTREAM_TEST_DEMO=$(abspath $(SITE_DEMO)) $(GO) test -count=1 -timeout 20m $(QUICKLY_BUILT) \
+		./bridge/dashboard/browser -run '^TestDemoOfAShop$$'
 
 .PHONY: site-check
 site-check: site ## build the site, follow all its links, and try its search

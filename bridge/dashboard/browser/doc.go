@@ -33,6 +33,8 @@
 // dashboard, and the path of a screenshot. TestABrowserTestsEveryPageAndAction of package dashboard fails if no test
 // here names a page or an action.
 //
+// TestDemoOfAShop records pages of a shop as files, for the site of the documents (make site-demo).
+//
 // DUESTREAM_TEST_SCREENSHOTS names a directory for pictures of all views. Without it, only failed tests make them. The
 // tests need a program chromium or google-chrome on the PATH: apt-get install --no-install-recommends chromium.
 package browser

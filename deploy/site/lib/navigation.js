@@ -52,7 +52,7 @@ export function sidebarOf(pages) {
   const history = by('docs/history/README.md')
   const others = ['clients/python/README.md', 'clients/node/README.md', 'examples/README.md',
     'deploy/helm/duestream/README.md'].map(by).filter(Boolean)
-  return [
+  const groups = [
     group('Begin', [
       { text: 'What duestream is', link: '/' },
       item(by('docs/start.md')),
@@ -71,8 +71,10 @@ export function sidebarOf(pages) {
       { text: 'About the history', link: '/' + addressOf(history) },
       ...ordered('docs/history', history).map(item),
     ]),
-    group('Project', ['CHANGELOG.md', 'CONTRIBUTING.md', 'SECURITY.md'].map(by).filter(Boolean).map(item)),
   ]
+  const placed = JSON.stringify(groups)
+  const left = pages.filter((p) => !placed.includes(`"/${addressOf(p)}"`))
+  return [...groups, group('Project', left.map(item))]
 }
 
 /** Returns the bar at the top. */

@@ -47,7 +47,8 @@ function operation(method, path, op) {
   lines.push(...table(['Answer', 'Meaning', 'Body'], Object.entries(op.responses).map(([status, r]) => {
     const answer = r.$ref ? { description: 'A problem.', content: { 'application/problem+json': {
       schema: { $ref: '#/components/schemas/' + nameOf(r.$ref) } } } } : r
-    return [status === 'default' ? 'other' : code(status), cell(answer.description), contents(answer.content).join('; ')]
+    const about = status === 'default' ? 'other' : code(status)
+    return [about, cell(answer.description), contents(answer.content).join('; ')]
   })))
   return lines
 }
