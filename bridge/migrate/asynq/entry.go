@@ -2,6 +2,9 @@ package asynq
 
 import (
 	"maps"
+	"math"
+	"slices"
+	"strconv"
 	"time"
 
 	"github.com/duestream/duestream/bridge"
@@ -10,16 +13,13 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// defaultTimeout is the timeout that asynq gives each task with neither timeout nor deadline. The report does not count
-// it, because every task would have one.
-const defaultTimeout = int64(30 * time.Minute / time.Second)
-
 // place is what Remove needs to know of a task.
 type place struct{ uniqueKey string }
 
 // entry makes the Job of a task.
 func (s *Source) entry(f found, now time.Time) migrate.Job {
-	job := migrate.Job{ID: f.id, State: f.state, Unsaid: unsaid(f.message), Place: place{f.message.uniqueKey}}
+	fields, unsaid := settingsOf(f.message)
+	job := migrate.Job{ID: f.id, State: f.state, Unsaid: unsaid, Place: place{f.message.uniqueKey}}
 	if f.message.id != f.id {
 		return migrate.Refuse(f.id, f.state, lua.Invalid("task", f.id, "holds the task of another ID, %q", f.message.id))
 	}
@@ -33,7 +33,7 @@ func (s *Source) entry(f found, now time.Time) migrate.Job {
 	}
 	last := max(1, f.message.retries+1)
 	attempt := min(f.message.retried+1, last)
-	r := admin.Record{Kind: admin.RecordScheduled, ID: f.id, Payload: f.message.payload, Headers: headers,
+	r := admin.Record{Kind: admin.RecordScheduled, ID: f.id, Payload: f.message.payload, Headers: headers, Extra: fields,
 		MaxAttempts: int(min(last, lua.MaxAttemptsLimit)), Error: migrate.Shorten(f.message.lastError)}
 	due, isPlaced := now, true
 	switch f.state {
@@ -86,17 +86,28 @@ func headersOf(m message) (map[string]string, error) {
 	return headers, nil
 }
 
-// unsaid names the settings of a task that its message does not have.
-func unsaid(m message) (names []string) {
-	add := func(is bool, name string) {
-		if is {
-			names = append(names, name)
+// settingsOf returns the settings of a task as fields of its message, and names those that a message does not have. A
+// timeout is the time limit of the handler. A retention is how long the result is kept.
+func settingsOf(m message) (fields map[string]string, unsaid []string) {
+	fields = map[string]string{}
+	set := func(seconds int64, least, most time.Duration, field, name string) {
+		switch limit := time.Duration(min(seconds, math.MaxInt64/int64(time.Second))) * time.Second; {
+		case seconds == 0:
+		case limit < least || limit > most:
+			unsaid = append(unsaid, name)
+		default:
+			fields[field] = strconv.FormatInt(limit.Milliseconds(), 10)
 		}
 	}
-	add(m.timeout != 0 && m.timeout != defaultTimeout, "timeout")
-	add(m.deadline != 0, "deadline")
-	add(m.uniqueKey != "", "unique lock")
-	add(m.retention != 0, "retention")
-	add(m.groupKey != "", "group")
-	return names
+	set(m.timeout, time.Second, lua.MaxDelay, lua.FieldHandlerTimeout, "timeout")
+	set(m.retention, time.Second, lua.MaxResultAge, lua.FieldResult, "retention")
+	for name, is := range map[string]bool{
+		"deadline": m.deadline != 0, "unique lock": m.uniqueKey != "", "group": m.groupKey != "",
+	} {
+		if is {
+			unsaid = append(unsaid, name)
+		}
+	}
+	slices.Sort(unsaid)
+	return fields, unsaid
 }

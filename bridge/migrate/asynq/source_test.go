@@ -68,7 +68,7 @@ func encode(m message) string {
 func (o *old) add(queue, id, state string, score time.Time, with ...func(*message)) {
 	o.t.Helper()
 	m := message{kind: "mail:send", id: id, queue: queue, payload: []byte("\x00\xff" + id), retries: 5,
-		timeout: defaultTimeout}
+		timeout: 1800}
 	for _, set := range with {
 		set(&m)
 	}
@@ -155,7 +155,7 @@ func TestWhatATaskBecomes(t *testing.T) {
 		{Options{Queues: []string{"q"}}, map[string]string{
 			"pending-1":     "fate 0 pending scheduled due -9s attempt 1/6",
 			"pending-2":     "fate 0 pending scheduled due -8s attempt 1/6",
-			"scheduled":     "fate 0 scheduled scheduled due 60s attempt 1/6 [timeout deadline unique lock retention]",
+			"scheduled":     "fate 0 scheduled scheduled due 60s attempt 1/6 [deadline unique lock]",
 			"retry":         "fate 0 retry scheduled due 3600s attempt 3/6 oops",
 			"active":        "fate 0 active scheduled due 20s attempt 4/6 oops",
 			"active-last":   "fate 0 active scheduled due 21s attempt 6/6",
@@ -198,6 +198,11 @@ func inWords(t *testing.T, id string, job migrate.Job, now time.Time) string {
 		headers = "map[kind:mail:send tenant:acme]"
 	}
 	redistest.Want(t, id+": headers", fmt.Sprint(r.Headers), headers)
+	settings := "map[handler_timeout_ms:1800000]"
+	if id == "scheduled" {
+		settings = "map[handler_timeout_ms:7000 result_ms:60000]"
+	}
+	redistest.Want(t, id+": settings", fmt.Sprint(r.Extra), settings)
 	seconds := time.UnixMilli(r.Due).Sub(now).Truncate(time.Second) / time.Second
 	if job.Fate == migrate.Unsettled || job.State == aggregating { // due at once, by the server's clock
 		seconds = 0

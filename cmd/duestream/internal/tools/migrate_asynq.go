@@ -19,14 +19,16 @@ func migrateAsynq(a *cli.App) *cobra.Command {
 		Short: "Move the tasks of asynq",
 		Long: `Moves the tasks that asynq (0.23 to 0.26) keeps in its Redis: scheduled tasks, pending
 tasks, tasks that wait for a retry, and active tasks. A task becomes a message with the
-ID and the payload of the task, and its headers. The type of the task becomes the
-message's kind (header "kind"). A retry keeps the number of its attempt. An active task is
-delivered when its lease ends. Queue Q becomes the queue Q (--rename gives another name).
+ID, the payload and the headers of the task. The type of the task becomes the message's
+kind (header "kind"). A retry keeps the number of its attempt. An active task is delivered
+when its lease ends. A timeout becomes the time limit of the handler, and a retention the
+time for which the result is kept. Queue Q becomes the queue Q (--rename gives another
+name).
 
 Archived tasks stay in asynq, unless --archived-to names the group whose dead letters
 they become. Tasks with an aggregation group stay unless you give --aggregating.
 Completed tasks stay. The report counts what stays. It also counts settings of tasks that
-messages do not have, such as the timeout.
+messages do not have, such as the deadline.
 
 asynq may keep running: the command makes passes until a pass finds nothing new. While
 producers enqueue tasks, the command does not end. A task that asynq still processes may

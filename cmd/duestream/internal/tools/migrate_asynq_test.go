@@ -15,8 +15,8 @@ import (
 func TestMigrateMovesAsynq(t *testing.T) {
 	t.Parallel()
 	c := clitest.NewOn(t, redistest.Own(t))
-	// A task in protobuf: type (1), payload (2), ID (3), queue (4), most retries (5) and timeout (8) of 9 s.
-	task := "\n\x04mail\x12\x05hello\x1a\x02t1\"\x01q(\x19@\x09"
+	// A task in protobuf: type (1), payload (2), ID (3), queue (4), most retries (5) and deadline (9).
+	task := "\n\x04mail\x12\x05hello\x1a\x02t1\"\x01q(\x19H\x09"
 	c.Do("HSET", "asynq:{q}:t:t1", "msg", task, "state", "pending", "pending_since", "1")
 	c.Do("LPUSH", "asynq:{q}:pending", "t1")
 	c.Do("HSET", "asynq:{q}:t:t2", "msg", "\n\x04mail\x1a\x02t2", "state", "archived")
@@ -32,7 +32,7 @@ func TestMigrateMovesAsynq(t *testing.T) {
 	nowhere.Fails(exit.Unavailable, nil, "migrate", "asynq", "--from", c.URL)
 
 	r := nowhere.Fails(exit.Partly, []string{"q t3: ", "no protobuf"}, "migrate", "asynq", "--from", c.URL, "--dry-run")
-	if r.Out != "q: pending 1\n  stay in asynq: archived 1\n  settings that duestream does not have: timeout 1\n"+
+	if r.Out != "q: pending 1\n  stay in asynq: archived 1\n  settings that duestream does not have: deadline 1\n"+
 		"would be moved 1, stay 1, moved before 0, refused 1, removed from asynq 0\n" {
 		t.Error(r.Out)
 	}
