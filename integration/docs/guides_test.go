@@ -42,7 +42,7 @@ var withoutTranscripts = []string{"docs/guides/idempotent-handlers.md", "docs/gu
 	"docs/guides/test-a-handler.md",
 	"docs/guides/typed-messages.md", "docs/guides/batches-and-rates.md",
 	"docs/guides/from-asynq.md", "docs/guides/from-celery.md", "docs/guides/from-delayqueue.md",
-	"docs/guides/from-sidekiq.md", "docs/guides/from-sqs.md"}
+	"docs/guides/from-sidekiq.md", "docs/guides/from-sqs.md", "docs/guides/migrate-from-bullmq.md"}
 
 // TestGuides replays the commands of docs/guides, duestream and redis-cli alike: all pages at once, on one server with
 // one bridge, and the blocks of a page in order. Transcripts of redis-cli have the form of TestDocumentedTranscripts.

@@ -60,6 +60,7 @@ var below = map[string]string{
 	"bridge/lmstfy/migrate":     "bridge/admin bridge/lmstfy lua",
 	"bridge/migrate":            "bridge/admin lua",
 	"bridge/migrate/asynq":      "bridge bridge/admin bridge/migrate lua",
+	"bridge/migrate/bullmq":     "bridge bridge/admin bridge/migrate lua",
 	"bridge/migrate/delayqueue": "bridge/admin bridge/migrate lua",
 	"internal/database":         "lua",
 	"internal/message":          "lua internal/ndjson scheduler/producer",

@@ -29,7 +29,7 @@ var readTexts = []string{"XREAD", "XREADGROUP", "HELLO", "PING", "INFO", "TIME"}
 // it, and deletes the keys of its test; bench runs programs that are compared with duestream; conformance tests other
 // clients; clitest helps tests.
 var mayWrite = []string{"bridge/lmstfy/migrate/source.go", "bridge/migrate/asynq/remove.go",
-	"bridge/migrate/delayqueue/remove.go",
+	"bridge/migrate/bullmq/remove.go", "bridge/migrate/delayqueue/remove.go",
 	"bridge/bridgetest/", "cmd/duestream/bench/",
 	"cmd/duestream/conformance/", "cmd/duestream/internal/clitest/"}
 

@@ -86,6 +86,7 @@ var commandsOnACluster = []struct{ line, says, stdin string }{
 	{line: "migrate lmstfy --from $lmstfy", says: "moved 0"},
 	{line: "migrate asynq --from $lmstfy", says: "moved 0"},
 	{line: "migrate delayqueue --from $lmstfy", says: "moved 0"},
+	{line: "migrate bullmq --from $lmstfy", says: "moved 0"},
 	{line: "queue rollback q --force", says: "released"},
 	{line: "queue delete q --force --yes", says: "deleted"},
 	{line: "queue delete other --force --yes", says: "deleted"},

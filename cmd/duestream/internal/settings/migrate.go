@@ -4,4 +4,5 @@ package settings
 type MigrateFrom struct {
 	AsynqRedisURL      string `split_words:"true" desc:"URL of the Redis of asynq, where its tasks are"`
 	DelayqueueRedisURL string `split_words:"true" desc:"URL of the Redis of delayqueue, where its messages are"`
+	BullmqRedisURL     string `split_words:"true" desc:"URL of the Redis of BullMQ, where its jobs are"`
 }

@@ -28,7 +28,7 @@ func Migrate(a *cli.App) *cobra.Command {
 		Use: "migrate", Short: "Move the jobs of another program into queues",
 		Long:    "Moves the jobs that another program keeps in its Redis into queues of duestream.",
 		Example: "  duestream migrate lmstfy --from redis://old:6379 --dry-run",
-	}, migrateLmstfy(a), migrateAsynq(a), migrateDelayqueue(a))
+	}, migrateLmstfy(a), migrateAsynq(a), migrateDelayqueue(a), migrateBullmq(a))
 }
 
 type migrateOptions struct {
