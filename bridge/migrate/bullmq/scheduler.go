@@ -63,7 +63,7 @@ func (s *Source) recurrence(f found) (spec bridge.Recurrence, hasEnded bool, err
 		payload = "{}" // BullMQ does not store a template without data
 	}
 	next := time.UnixMilli(int64(f.nextMillis))
-	spec = bridge.Recurrence{Name: f.schedulerName, Queue: "q", Payload: []byte(payload),
+	spec = bridge.Recurrence{Name: f.schedulerName, Payload: []byte(payload),
 		Headers: map[string]string{bridge.KindHeader: t["name"]}, Start: next.Add(time.Millisecond)}
 	switch {
 	case t["every"] != "":
@@ -103,7 +103,9 @@ func (s *Source) recurrence(f found) (spec bridge.Recurrence, hasEnded bool, err
 	if hasEnded {
 		return spec, true, nil
 	}
-	_, err = spec.Compile()
+	checked := spec
+	checked.Queue = "any" // the key under which the spec is stored names the queue, and Move may rename it
+	_, err = checked.Compile()
 	return spec, false, err
 }
 

@@ -187,6 +187,7 @@ func TestSchedulersAndTheirNextJobs(t *testing.T) {
 	if err := spec.UnmarshalJSON(found["nightly"].Payload); err != nil {
 		t.Fatal(err)
 	}
+	redistest.Want(t, "its name and queue", spec.Name+" "+spec.Queue, "nightly ")
 	redistest.Want(t, "a pattern", fmt.Sprint(spec.Cron, " ", spec.Zone, " ", string(spec.Payload), spec.Headers,
 		spec.Start.Equal(next.Add(time.Millisecond))), `0 15 3 * * * Europe/Paris {"r":1}map[kind:report] true`)
 	if err := spec.UnmarshalJSON(found["often"].Payload); err != nil {
