@@ -69,7 +69,7 @@ type Tally struct {
 	LostByOperator                    int            // messages × groups
 	PublishedHTTP, DeliveredHTTP      int            // through gateways: accepted messages, and starts of handlers
 	Releases                          releases
-	Tongues                           tongues
+	LanguageWork                      languageWork
 	Late                              int            // settlements after the entry was lost; the worker was told so
 	Zero                              map[string]int // the columns that must be zero
 	Findings                          []Finding
@@ -132,7 +132,7 @@ func (a *auditor) message(id string, records []record, letters []Letter) {
 	}
 	a.Tried++
 	a.Releases.count(records)
-	a.Tongues.count(records)
+	a.LanguageWork.count(records)
 	for _, r := range records {
 		if r.verb == verbSettle && r.word == string(bridge.Lost) {
 			a.Late++

@@ -114,7 +114,7 @@ func Run(t testing.TB, cfg Config) *Result {
 	c.must("audit", err)
 	return &Result{Tally: tally, Seed: cfg.Seed, Server: c.server.Name(), Load: took, Took: time.Since(c.began),
 		Faults: faults, Kinds: len(c.kinds), TwoReleases: cfg.Releases,
-		Endless: c.endless(), Spoken: c.spoken()}
+		Endless: c.endless(), Languages: c.languageNames()}
 }
 
 func (c *controller) must(what string, err error) {
@@ -163,7 +163,7 @@ func (c *controller) setUp() error {
 			if change != nil {
 				change(&p)
 			}
-			command := c.speak(&p)
+			command := c.assignLanguage(&p)
 			var proxy *redistest.Proxy
 			if proxied && c.nodes == nil { // nodes of a cluster announce their own addresses
 				proxy = c.server.Proxy(c.t)

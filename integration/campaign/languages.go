@@ -67,9 +67,9 @@ func (w *writer) language() string {
 	return name
 }
 
-// speak makes a slot run a package in another language, by its index among the parts of its role and group: the first
-// one stays a Go program, and each further one runs the next language.
-func (c *controller) speak(p *part) (command []string) {
+// assignLanguage returns the program of a part in another language, or nil, and gives the part a name and its rules.
+// The first part of each role and group stays a Go program, and each further one is in the next language.
+func (c *controller) assignLanguage(p *part) (command []string) {
 	if n := len(c.cfg.Languages); n > 0 && p.Index > 0 && (p.Role == roleWorker || p.Role == roleProducer) {
 		l := c.cfg.Languages[(p.Index-1)%n]
 		p.Name, p.Rules = l.Name+ofLanguage+p.Name, rulesOf(p.Patience)
@@ -78,18 +78,18 @@ func (c *controller) speak(p *part) (command []string) {
 	return nil
 }
 
-// spoken returns the names of the languages that take part.
-func (c *controller) spoken() (names []string) {
+// languageNames returns the names of the languages that take part.
+func (c *controller) languageNames() (names []string) {
 	for _, l := range c.cfg.Languages {
 		names = append(names, l.Name)
 	}
 	return names
 }
 
-// tongues counts what the processes of each language did.
-type tongues struct{ accepted, deliveries map[string]int }
+// languageWork counts what the processes of each language did.
+type languageWork struct{ accepted, deliveries map[string]int }
 
-func (t *tongues) count(records []record) {
+func (t *languageWork) count(records []record) {
 	if t.accepted == nil {
 		t.accepted, t.deliveries = map[string]int{}, map[string]int{}
 	}
@@ -107,7 +107,7 @@ func (t *tongues) count(records []record) {
 }
 
 // unused names languages whose packages did no work.
-func (t *tongues) unused(languages []string) (text string) {
+func (t *languageWork) unused(languages []string) (text string) {
 	for _, language := range languages {
 		if t.accepted[language] == 0 {
 			text += ", none accepted from a producer in " + language

@@ -20,7 +20,7 @@ type Result struct {
 
 	TwoReleases bool     // processes of the previous release took part
 	Endless     bool     // messages whose handlers do not end by themselves took part
-	Spoken      []string // other languages whose packages took part
+	Languages   []string // other languages whose packages took part
 }
 
 // counts returns how often each kind of fault came, with observed faults separately.
@@ -80,7 +80,7 @@ func (r *Result) unused() (text string) {
 	if r.TwoReleases {
 		text += r.Releases.unused()
 	}
-	return text + r.Tongues.unused(r.Spoken)
+	return text + r.LanguageWork.unused(r.Languages)
 }
 
 // Line returns the result in one line.
@@ -117,9 +117,9 @@ func (r *Result) Table(w io.Writer) error {
 		row("deliveries to workers of the release before", r.Releases.deliveries)
 		row("messages refused because a bridge of the release before lived", r.Releases.refused)
 	}
-	for _, language := range r.Spoken {
-		row("accepted from producers in "+language, r.Tongues.accepted[language])
-		row("deliveries to workers in "+language, r.Tongues.deliveries[language])
+	for _, language := range r.Languages {
+		row("accepted from producers in "+language, r.LanguageWork.accepted[language])
+		row("deliveries to workers in "+language, r.LanguageWork.deliveries[language])
 	}
 	row("cancelled, confirmed", r.Cancelled)
 	row("rescheduled, confirmed", r.Moved)
