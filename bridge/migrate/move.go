@@ -2,6 +2,7 @@ package migrate
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -189,9 +190,11 @@ func (m *mover) refuse(queue, id string, err error) {
 
 // Names under which a job is remembered. Two queues of the Source may become one queue of duestream, so the name has
 // both. A job is begun before it is stored, and moved after that. So a run that finds the ID of a job in the queue
-// knows whether an interrupted run has stored the job, or whether the ID is that of another message.
-func begun(queue, id string) string { return "begun/" + queue + "/" + id }
-func moved(queue, id string) string { return "moved/" + queue + "/" + id }
+// knows whether an interrupted run has stored the job, or whether the ID is that of another message. In the second case
+// the job is refused, and that is remembered too, because the job was begun.
+func begun(queue, id string) string   { return "begun/" + queue + "/" + id }
+func moved(queue, id string) string   { return "moved/" + queue + "/" + id }
+func refused(queue, id string) string { return "refused/" + queue + "/" + id }
 
 // batch moves the jobs that no earlier run moved. With Remove it deletes from the Source the jobs that this or an
 // earlier run moved.
@@ -303,7 +306,11 @@ func (m *mover) store(ctx context.Context, queue string, jobs []Job) (taken []Jo
 	for i, job := range jobs {
 		ids[i], records[i] = job.ID, job.Entry
 	}
-	interrupted, err := to.Known(ctx, names(queue, ids, begun))
+	wasBegun, err := to.Known(ctx, names(queue, ids, begun))
+	var wasRefused []bool
+	if err == nil {
+		wasRefused, err = to.Known(ctx, names(queue, ids, refused))
+	}
 	if err == nil {
 		err = to.Remember(ctx, names(queue, ids, begun))
 	}
@@ -313,8 +320,10 @@ func (m *mover) store(ctx context.Context, queue string, jobs []Job) (taken []Jo
 	var takenIDs []string
 	for i, err := range to.Write(ctx, records) {
 		job := jobs[i]
-		if errors.Is(err, admin.ErrKnown) && !interrupted[i] {
-			err = m.compare(ctx, tally.Queue, job)
+		if errors.Is(err, admin.ErrKnown) && (!wasBegun[i] || wasRefused[i]) {
+			if err = m.compare(ctx, queue, job); errors.Is(err, lua.ErrInvalid) {
+				err = cmp.Or(to.Remember(ctx, names(queue, ids[i:i+1], refused)), err)
+			}
 		}
 		switch {
 		case err == nil:
@@ -337,9 +346,24 @@ func (m *mover) store(ctx context.Context, queue string, jobs []Job) (taken []Jo
 }
 
 // compare looks at the message that has the ID of a job, although no run has begun to move the job. ErrKnown: it is the
-// job, which a run moved longer than the window ago. ErrInvalid: it is another message.
+// job, which a run moved longer than the window ago. ErrInvalid: it is another message, or a job with the same ID of
+// another queue that becomes the same queue of duestream.
 func (m *mover) compare(ctx context.Context, queue string, job Job) error {
-	places, err := m.cfg.To.Locate(ctx, queue, job.Entry.ID)
+	name := m.tallies[queue].Queue
+	for other, tally := range m.tallies {
+		if other == queue || tally.Queue != name {
+			continue
+		}
+		taken, err := m.imports[queue].Known(ctx, names(other, []string{job.ID}, begun))
+		if err != nil {
+			return err
+		}
+		if taken[0] {
+			return lua.Invalid("id", job.Entry.ID, "must be new in queue %s, which has got a job with this ID from %s",
+				name, other)
+		}
+	}
+	places, err := m.cfg.To.Locate(ctx, name, job.Entry.ID)
 	if err != nil && !errors.Is(err, admin.ErrNotFound) {
 		return err
 	}
@@ -349,7 +373,7 @@ func (m *mover) compare(ctx context.Context, queue string, job Job) error {
 		}
 	}
 	return lua.Invalid("id", job.Entry.ID, "must be new in queue %s, which has another message with this ID, or had one",
-		queue)
+		name)
 }
 
 func names(queue string, ids []string, name func(queue, id string) string) []string {

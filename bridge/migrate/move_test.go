@@ -103,6 +103,9 @@ func TestWhatIsRefusedStaysWhereItIs(t *testing.T) {
 		"q→q map[scheduled:1] moved 1 stayed 1 known 1 refused 3 removed 2")
 	redistest.Want(t, "refused", fmt.Sprint(refused), "map[no queue/:true q/bad id:true q/taken:true q/unread:true]")
 	redistest.Want(t, "jobs that stay", len(r.p.jobs["q"])+len(r.p.jobs["no queue"]), 5)
+	// Regression: a second run took the job whose ID is taken for one that an interrupted run had stored.
+	redistest.Want(t, "again", brief(r.move(removing)), "no queue→ map[] moved 0 stayed 0 known 0 refused 1 removed 0\n"+
+		"q→q map[] moved 0 stayed 1 known 0 refused 3 removed 0")
 }
 
 // A run that was killed after it stored a job, and before it remembered that, has begun the job. The next run knows by
@@ -127,16 +130,20 @@ func TestAKilledRunIsContinued(t *testing.T) {
 	redistest.Want(t, "moved", brief(r.move(removing)), "q→q map[] moved 0 stayed 0 known 1 refused 0 removed 1")
 }
 
-// Jobs of two queues can be put into one queue of duestream.
+// Jobs of two queues can be put into one queue of duestream. The second of two jobs with one ID is refused, although
+// they look the same.
 func TestTwoQueuesBecomeOne(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.p.add("a", "1")
+	r.p.add("a", "same")
 	r.p.add("b", "2")
+	r.p.jobs["b"]["same"] = r.p.jobs["a"]["same"]
 	into := func(c *Config) { c.Rename, c.Groups = map[string]string{"a": "c", "b": "c"}, []string{"g"} }
-	redistest.Want(t, "moved", brief(r.move(into)), "a→c map[scheduled:1] moved 1 stayed 0 known 0 refused 0 removed 0\n"+
-		"b→c map[scheduled:1] moved 1 stayed 0 known 0 refused 0 removed 0")
-	redistest.Want(t, "again", brief(r.move(into)), "a→c map[] moved 0 stayed 0 known 1 refused 0 removed 0\n"+
-		"b→c map[] moved 0 stayed 0 known 1 refused 0 removed 0")
-	redistest.Want(t, "messages", len(r.holds("c")), 2)
+	redistest.Want(t, "moved", brief(r.move(into)), "a→c map[scheduled:2] moved 2 stayed 0 known 0 refused 0 removed 0\n"+
+		"b→c map[scheduled:1] moved 1 stayed 0 known 0 refused 1 removed 0")
+	redistest.Want(t, "again", brief(r.move(into, removing)),
+		"a→c map[] moved 0 stayed 0 known 2 refused 0 removed 2\n"+
+			"b→c map[] moved 0 stayed 0 known 1 refused 1 removed 1")
+	redistest.Want(t, "messages", len(r.holds("c")), 3)
 }

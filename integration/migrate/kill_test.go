@@ -20,36 +20,39 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-func TestMain(m *testing.M) { redistest.Main(m) }
-
 const (
 	queue = "mail" // that of the jobs
 	group = "mailers"
 	kills = 5
 )
 
-// scale returns how many jobs a test makes, and when they are due. DUESTREAM_TEST_JOBS sets the number.
-func scale(t *testing.T) (jobs int, lead time.Duration) {
-	t.Helper()
-	text := os.Getenv("DUESTREAM_TEST_JOBS")
-	if text == "" {
-		return 3000, 6 * time.Second
+// scale returns how many jobs a test makes, and the time until the first is due.
+func scale() (jobs int, lead time.Duration) {
+	if os.Getenv("DUESTREAM_TEST_FULL") != "" {
+		return 100_000, 100 * time.Second
 	}
-	jobs, err := strconv.Atoi(text)
-	if err != nil || jobs < 100 {
-		t.Fatalf("DUESTREAM_TEST_JOBS %s: must be a number, 100 or more", text)
-	}
-	return jobs, 6*time.Second + time.Duration(jobs)*time.Millisecond
+	return 3000, 6 * time.Second
 }
 
-// program builds a program, once, in its own directory.
-func program(dir string) func() (string, error) {
+// programs is the directory of the programs that the tests build. TestMain removes it.
+var programs = sync.OnceValues(func() (string, error) { return os.MkdirTemp("", "duestream-migrate-") })
+
+func TestMain(m *testing.M) {
+	code := redistest.Run(m)
+	if dir, err := programs(); err == nil {
+		_ = os.RemoveAll(dir)
+	}
+	os.Exit(code)
+}
+
+// program builds a program, once, in its own directory, because that may be a module of its own.
+func program(name, dir string) func() (string, error) {
 	return sync.OnceValues(func() (string, error) {
-		target, err := os.MkdirTemp("", "duestream-migrate-")
+		target, err := programs()
 		if err != nil {
 			return "", err
 		}
-		path := filepath.Join(target, "program")
+		path := filepath.Join(target, name)
 		build := exec.Command("go", "build", "-buildvcs=false", "-o", path, ".")
 		build.Dir, build.Env = dir, append(os.Environ(), "GOWORK=off", "GOFLAGS=")
 		if out, err := build.CombinedOutput(); err != nil {
@@ -60,8 +63,8 @@ func program(dir string) func() (string, error) {
 }
 
 var (
-	jobsProgram = program("jobs")
-	command     = program("../../cmd/duestream")
+	jobsProgram = program("jobs", "jobs")
+	command     = program("duestream", "../../cmd/duestream")
 )
 
 // made is a job that the library has made.
@@ -206,7 +209,7 @@ func arrives(
 	t *testing.T, library string, structures []string, name func(payload, state string) string, args ...string,
 ) *redistest.Server {
 	t.Helper()
-	jobs, lead := scale(t)
+	jobs, lead := scale()
 	from, to := redistest.Own(t), redistest.Own(t)
 	var ledger redistest.Ledger
 	serve(t, to, func(m *bridge.Message) {

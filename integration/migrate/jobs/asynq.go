@@ -24,10 +24,14 @@ func makeAsynq(s settings) ([]made, error) {
 	redis := asynq.RedisClientOpt{Addr: s.redis}
 	client, inspector := asynq.NewClient(redis), asynq.NewInspector(redis)
 	begin := time.Now()
+	// A retry is due a while after its failure: until then, all other tasks must have failed once, on a slow machine
+	// too.
+	retryDelay := func(int, error, *asynq.Task) time.Duration {
+		return time.Until(s.due(time.Now().Add(10 * time.Second)))
+	}
 	server := asynq.NewServer(redis, asynq.Config{
 		Concurrency: 20, Queues: map[string]int{queue: 1}, TaskCheckInterval: 20 * time.Millisecond,
-		LogLevel:       asynq.FatalLevel,
-		RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return time.Until(s.due(begin)) },
+		LogLevel: asynq.FatalLevel, RetryDelayFunc: retryDelay,
 	})
 	err := server.Start(asynq.HandlerFunc(func(_ context.Context, task *asynq.Task) error {
 		switch task.Type() {

@@ -41,10 +41,12 @@ func makeDelayqueue(s settings) ([]made, error) {
 		all = append(all, jobs...)
 		return err
 	}
-	// consume starts a consumer that takes at most limit messages at a time; 0 = all that are ready.
+	// consume starts a consumer that takes at most limit messages at a time; 0 = all that are ready. What it holds is
+	// delivered again after a time that is long enough for this program to end before, on a slow machine too.
 	consume := func(limit uint, callback func(payload string) bool) {
 		delayqueue.NewQueue(queue, client, callback).WithFetchInterval(20 * time.Millisecond).WithFetchLimit(limit).
-			WithConcurrent(4000).WithMaxConsumeDuration(s.lead).WithLogger(log.New(io.Discard, "", 0)).StartConsume()
+			WithConcurrent(4000).WithMaxConsumeDuration(max(s.lead, 30*time.Second)).
+			WithLogger(log.New(io.Discard, "", 0)).StartConsume()
 	}
 	blocked := func(string) bool { select {} }
 	is := func(command *redis.IntCmd, n int) (bool, error) {
