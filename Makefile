@@ -56,6 +56,13 @@ pictures: ## take the pictures of the dashboard for the documents
 race: ## run all tests with the race detector
 	$(MAKE) test PACKAGES=./... GOTESTFLAGS="-race $(GOTESTFLAGS)"
 
+.PHONY: clients-bench
+clients-bench: ## measure the Python and Node.js packages beside rq (Debian: python3-rq) and bullmq, and print a table
+	$(GO) build -o bin/duestream ./cmd/duestream
+	npm install --prefix clients/node --no-audit --no-fund && npm run --prefix clients/node build
+	npm install --prefix clients/bench --no-audit --no-fund
+	python3 clients/bench/bench.py --bridge bin/duestream
+
 .PHONY: bench
 bench: ## run the benchmarks, and nothing else, one package at a time
 	$(GO) test -p 1 -timeout 60m -run '^$$' -bench . -benchmem $(GOTESTFLAGS) ./...

@@ -21,7 +21,7 @@ const (
 	nodePackage   = "../../clients/node"
 )
 
-// The tests of the Python package pass.
+// The tests of the Python package pass with the package as its wheel holds it.
 func TestPythonPackage(t *testing.T) {
 	t.Parallel()
 	ReadAll(t, pythonPackage)
@@ -29,12 +29,33 @@ func TestPythonPackage(t *testing.T) {
 	redistest.Install(t, "pytest", func() bool {
 		return redistest.FirstThatRuns("", []string{python}, "-c", "import pytest") != ""
 	}, "python3-pytest")
-	tests := exec.CommandContext(t.Context(), python, "-m", "pytest", "-q", "-p", "no:cacheprovider")
+	tests := exec.CommandContext(t.Context(), python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "pythonpath=")
 	tests.Dir = pythonPackage
-	tests.Env = append(withoutVariables("DUESTREAM_"), "PYTHONDONTWRITEBYTECODE=1")
+	tests.Env = append(withoutVariables("DUESTREAM_"), "PYTHONDONTWRITEBYTECODE=1", "PYTHONPATH="+wheel(t, python))
 	if out, err := tests.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
+}
+
+// wheel builds the wheel of the Python package, and returns a directory with its files.
+func wheel(t *testing.T, python string) string {
+	t.Helper()
+	redistest.Install(t, "setuptools", func() bool {
+		return redistest.FirstThatRuns("", []string{python}, "-c", "import setuptools, wheel") != ""
+	}, "python3-setuptools", "python3-wheel")
+	dir := t.TempDir()
+	unpacked := filepath.Join(dir, "unpacked")
+	// A build writes beside its sources, so it gets a copy of them.
+	steps := fmt.Sprintf("cp -rL %[1]q %[2]q/package && cd %[2]q/package && rm -rf build dist &&"+
+		" %[3]q -c 'from setuptools import build_meta; build_meta.build_wheel(\"..\")' &&"+
+		" %[3]q -m zipfile -e ../duestream-*-py3-none-any.whl %[4]q", pythonPackage, dir, python, unpacked)
+	if out, err := exec.CommandContext(t.Context(), "sh", "-c", steps).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if _, err := os.Stat(filepath.Join(unpacked, "duestream", "py.typed")); err != nil {
+		t.Error(err)
+	}
+	return unpacked
 }
 
 // The Python package reaches level complete of the conformance kit. To save time, each day tests one mode.
@@ -136,6 +157,51 @@ func TestNodePackageConforms(t *testing.T) {
 			kit := []string{duestream, "conformance", "--" + mode, "--level", "complete"}
 			conforms(t, Language{Name: "node package", program: program}, kit, mode)
 		})
+	}
+}
+
+// The tests of the shop in Python pass with the package.
+func TestShopInPython(t *testing.T) {
+	t.Parallel()
+	ReadAll(t, pythonPackage)
+	ReadAll(t, "../../examples/shop-python")
+	python := redistest.PythonWithRedis(t)
+	redistest.Install(t, "pytest", func() bool {
+		return redistest.FirstThatRuns("", []string{python}, "-c", "import pytest") != ""
+	}, "python3-pytest")
+	source := redistest.Must(filepath.Abs(filepath.Join(pythonPackage, "src")))
+	tests := exec.CommandContext(t.Context(), python, "-m", "pytest", "-q", "-p", "no:cacheprovider")
+	tests.Dir = "../../examples/shop-python"
+	tests.Env = append(withoutVariables("DUESTREAM_"), "PYTHONDONTWRITEBYTECODE=1", "PYTHONPATH="+source)
+	if out, err := tests.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// The tests of the shop in Node.js pass with the package.
+func TestShopInNode(t *testing.T) {
+	t.Parallel()
+	node := buildNodePackage(t)
+	ReadAll(t, "../../examples/shop-node")
+	dir := t.TempDir()
+	modules := filepath.Join(dir, "node_modules")
+	if err := os.Mkdir(modules, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range []string{"package.json", "shop.js", "shop.test.js"} {
+		text := redistest.Must(os.ReadFile(filepath.Join("../../examples/shop-node", file)))
+		if err := os.WriteFile(filepath.Join(dir, file), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	target := redistest.Must(filepath.Abs(nodePackage))
+	if err := os.Symlink(target, filepath.Join(modules, "duestream")); err != nil {
+		t.Fatal(err)
+	}
+	tests := exec.CommandContext(t.Context(), node, "--test")
+	tests.Dir = dir
+	if out, err := tests.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
 	}
 }
 

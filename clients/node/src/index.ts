@@ -8,7 +8,7 @@ export { AbandonedError, CancelledError, ClosedError, DeniedError, DuestreamErro
   OldBridgeError, StoppingError, UnavailableError, UncertainError, UnreachableError, UnsupportedError, UntrustedError,
   WrongTypeError } from './errors.js';
 export { Kind, kindHeader, maxUnknownSnoozes, Mux, unknownKindMs } from './kind.js';
-export type { KindOptions, Sender, UniqueValue } from './kind.js';
+export type { KindOptions, MessageClient, UniqueValue } from './kind.js';
 export type { MessageResult, NewMessage, Receipt, Replace, Result, ScheduleOptions } from './message.js';
 export type { Recurrence, StoredRecurrence } from './recurrence.js';
 export { Worker } from './worker.js';

@@ -1,5 +1,6 @@
 // Kinds of messages, and a mux that calls the handler of a message's kind.
 import { createHash } from 'node:crypto';
+import type { Client } from './client.js';
 import { DeadLetter, Release, RetryAfter, Snooze, textOfError } from './delivery.js';
 import type { Handler, Message } from './delivery.js';
 import { InvalidError } from './errors.js';
@@ -38,10 +39,8 @@ export interface KindOptions<T> {
   uniqueBy?: (value: T) => readonly UniqueValue[];
 }
 
-/** A Client, or a Memory of duestream/testing. */
-export interface Sender {
-  send(queue: string, message: NewMessage): Promise<Receipt>;
-}
+/** The methods for messages of a Client, and of a Memory of duestream/testing. */
+export type MessageClient = Pick<Client, 'schedule' | 'send' | 'sendBatch' | 'cancel' | 'reschedule'>;
 
 /** The messages of one purpose: their name, their queue, and the type of their payloads, which are JSON by default. */
 export class Kind<T> {
@@ -63,8 +62,16 @@ export class Kind<T> {
   }
 
   /** Encodes a value, and sends it as Client.schedule does. */
-  async schedule(client: Sender, value: T, options: ScheduleOptions = {}): Promise<Receipt> {
+  async schedule(client: MessageClient, value: T, options: ScheduleOptions = {}): Promise<Receipt> {
     return client.send(this.queue, this.message(value, options));
+  }
+
+  /**
+   * Cancels the scheduled message about the same thing as a value, as Client.cancel does. It needs uniqueBy.
+   * NotScheduledError: there is none.
+   */
+  async cancel(client: MessageClient, value: T): Promise<void> {
+    await client.cancel(this.queue, this.uniqueId(value));
   }
 
   /** Returns the message that schedule sends, for Client.sendBatch with the queue of the kind. */

@@ -98,6 +98,14 @@ test('the next attempt goes on from the progress', async () => {
   assert.deepEqual(got, ['', '7']);
 });
 
+test('a kind cancels the message about the same thing', async () => {
+  const memory = new Memory();
+  const close = new Kind<number>({ name: 'close', queue: 'q', uniqueBy: (order) => [order] });
+  await close.schedule(memory, 42, { delayMs: 1000 });
+  await close.cancel(memory, 42);
+  await assert.rejects(close.cancel(memory, 42), NotScheduledError);
+});
+
 test('a message waits for the retry of another one with its key', async () => {
   const memory = new Memory();
   await memory.schedule('q', '', { id: 'a', key: 'k', retryDelaysMs: [5000] });

@@ -83,6 +83,21 @@ def test_releases_snoozes_dead_letters_and_expiry() -> None:
     assert [dead.reason for dead in memory.dead] == ["max_snoozes", "dead_letter", "retry_for", "expired"]
 
 
+def test_a_kind_cancels_the_message_about_the_same_thing() -> None:
+    memory = Memory()
+    close = Kind("close", "q", int, unique_by=lambda order: [order])
+    close.schedule(memory, 42, delay=1)
+    close.cancel(memory, 42)
+
+    async def cancel() -> None:
+        await close.schedule(memory.asyncio, 43, delay=1)
+        await close.cancel(memory.asyncio, 43)
+
+    asyncio.run(cancel())
+    with pytest.raises(NotScheduledError):
+        close.cancel(memory, 42)
+
+
 def test_progress_goes_on() -> None:
     memory = Memory()
     memory.schedule("q", retry_delays=[1])

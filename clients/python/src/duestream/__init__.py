@@ -5,18 +5,18 @@ from .errors import (AbandonedError, CancelledError, ClosedError, DeniedError, D
                      FullError, HandlerTimeoutError, InvalidError, LostError, NoGroupError, NoRecurrenceError,
                      NoResultError, NotScheduledError, OldBridgeError, StoppingError, UnavailableError, UncertainError,
                      UnreachableError, UnsupportedError, UntrustedError, WrongTypeError)
-from .kind import Kind, Mux
+from .kind import AsyncMessageClient, Kind, MessageClient, Mux
 from .message import MessageResult, NewMessage, Receipt, Result
 from .policy import Policy
 from .recurrence import Recurrence
 from .worker import Worker
 
 __all__ = [
-    "AbandonedError", "AsyncClient", "CancelledError", "Client", "ClosedError", "DeadLetter", "DeniedError",
-    "DuestreamError", "DuplicateError", "FullError", "HandlerTimeoutError", "InvalidError", "Kind", "LostError",
-    "Message", "MessageResult", "Mux", "NewMessage", "NoGroupError", "NoRecurrenceError", "NoResultError",
-    "NotScheduledError", "OldBridgeError", "Policy", "Receipt", "Recurrence", "Release", "Result", "RetryAfter",
-    "Settlement", "Snooze", "StoppingError", "UnavailableError", "UncertainError", "UnreachableError",
-    "UnsupportedError", "UntrustedError", "Worker", "WrongTypeError",
+    "AbandonedError", "AsyncClient", "AsyncMessageClient", "CancelledError", "Client", "ClosedError", "DeadLetter",
+    "DeniedError", "DuestreamError", "DuplicateError", "FullError", "HandlerTimeoutError", "InvalidError", "Kind",
+    "LostError", "Message", "MessageClient", "MessageResult", "Mux", "NewMessage", "NoGroupError",
+    "NoRecurrenceError", "NoResultError", "NotScheduledError", "OldBridgeError", "Policy", "Receipt", "Recurrence",
+    "Release", "Result", "RetryAfter", "Settlement", "Snooze", "StoppingError", "UnavailableError",
+    "UncertainError", "UnreachableError", "UnsupportedError", "UntrustedError", "Worker", "WrongTypeError",
 ]
 __version__ = "0.1.0"

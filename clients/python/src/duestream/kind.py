@@ -8,13 +8,15 @@ import hashlib
 import inspect
 import json
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from datetime import datetime
 from typing import Any, Generic, Optional, Protocol, TypeVar, Unpack, overload
 
 from . import limits
 from .delivery import DeadLetter, Handler, Message, Release, RetryAfter, Snooze
 from .errors import InvalidError
-from .message import NewMessage, Options, Receipt
+from .limits import Duration
+from .message import NewMessage, Options, Receipt, Result
 
 T = TypeVar("T")
 
@@ -28,16 +30,25 @@ UNKNOWN_KIND_TIME = 55 * 60.0
 _MAX_UNKNOWN_KINDS = 1000
 
 
-class Sender(Protocol):
-    """A Client, or a duestream.testing.Memory."""
+class MessageClient(Protocol):
+    """The methods for messages of a Client, and of a duestream.testing.Memory."""
 
+    def schedule(self, queue: str, payload: bytes | str = b"", **options: Unpack[Options]) -> Receipt: ...
     def send(self, queue: str, message: NewMessage) -> Receipt: ...
+    def send_batch(self, queue: str, messages: Iterable[NewMessage]) -> list[Result]: ...
+    def cancel(self, queue: str, id: str) -> None: ...
+    def reschedule(self, queue: str, id: str, *, delay: Duration = 0, at: Optional[datetime] = None) -> datetime: ...
 
 
-class AsyncSender(Protocol):
-    """An AsyncClient, or a duestream.testing.AsyncMemory."""
+class AsyncMessageClient(Protocol):
+    """The methods for messages of an AsyncClient, and of a duestream.testing.AsyncMemory."""
 
+    async def schedule(self, queue: str, payload: bytes | str = b"", **options: Unpack[Options]) -> Receipt: ...
     async def send(self, queue: str, message: NewMessage) -> Receipt: ...
+    async def send_batch(self, queue: str, messages: Iterable[NewMessage]) -> list[Result]: ...
+    async def cancel(self, queue: str, id: str) -> None: ...
+    async def reschedule(self, queue: str, id: str, *, delay: Duration = 0,
+                         at: Optional[datetime] = None) -> datetime: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,14 +71,27 @@ class Kind(Generic[T]):
     unique_by: Optional[Callable[[T], Sequence[Any]]] = None
 
     @overload
-    def schedule(self, client: Sender, value: T, **options: Unpack[Options]) -> Receipt: ...
+    def schedule(self, client: MessageClient, value: T, **options: Unpack[Options]) -> Receipt: ...
 
     @overload
-    def schedule(self, client: AsyncSender, value: T, **options: Unpack[Options]) -> Awaitable[Receipt]: ...
+    def schedule(self, client: AsyncMessageClient, value: T, **options: Unpack[Options]) -> Awaitable[Receipt]: ...
 
     def schedule(self, client: Any, value: T, **options: Unpack[Options]) -> Any:
         """Encodes a value, and sends it as Client.schedule does. With an AsyncClient, await the result."""
         return client.send(self.queue, self.message(value, **options))
+
+    @overload
+    def cancel(self, client: MessageClient, value: T) -> None: ...
+
+    @overload
+    def cancel(self, client: AsyncMessageClient, value: T) -> Awaitable[None]: ...
+
+    def cancel(self, client: Any, value: T) -> Any:
+        """Cancels the scheduled message about the same thing as a value, as Client.cancel does. It needs unique_by.
+
+        NotScheduledError: there is none. With an AsyncClient, await the result.
+        """
+        return client.cancel(self.queue, self.unique_id(value))
 
     def message(self, value: T, **options: Unpack[Options]) -> NewMessage:
         """Returns the message that schedule sends, for Client.send_batch with the queue of the kind."""
