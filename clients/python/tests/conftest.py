@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 import redis
 
-from duestream.wire import Partition, script
+from duestream.wire import Partition
 
 PATIENCE = 60.0  # seconds
+DRAIN = Path(__file__).parents[3] / "lua" / "generated" / "drain.lua"  # no client calls it
 
 
 class Server:
@@ -27,7 +28,7 @@ class Server:
     def drain(self, queue: str, partition: int = 0) -> None:
         """Makes due messages ready, as a bridge does."""
         keys = Partition("duestream", queue, partition).keys("due payload meta stream dead turns policy rate history")
-        self.redis.eval(script("drain").text, len(keys), *keys, 1000, 1 << 20, "bridge test")
+        self.redis.eval(DRAIN.read_text("utf-8"), len(keys), *keys, 1000, 1 << 20, "bridge test")
 
 
 def eventually(holds: Callable[[], Any]) -> Any:
