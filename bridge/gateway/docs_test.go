@@ -2,11 +2,15 @@ package gateway
 
 import (
 	"net/http"
+	"net/url"
 	"os"
 	"os/exec"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
+
+	"gopkg.in/yaml.v2"
 
 	"github.com/duestream/duestream/bridge/access"
 )
@@ -67,25 +71,74 @@ func TestEveryProblemIsDocumented(t *testing.T) {
 	}
 }
 
-// The trigger of KEDA in docs/guides/autoscaling.md asks for a URL that the gateway answers, with a token as the guide
-// makes it, and reads a number at the place that the trigger names.
+// scaledObject holds the fields of a ScaledObject and of a TriggerAuthentication of KEDA that the guide uses.
+type scaledObject struct {
+	APIVersion string `yaml:"apiVersion"`
+	Kind       string
+	Metadata   struct{ Name string }
+	Spec       struct {
+		SecretTargetRef []struct{ Parameter, Name, Key string } `yaml:"secretTargetRef"`
+
+		ScaleTargetRef  struct{ Name string } `yaml:"scaleTargetRef"`
+		MinReplicaCount int                   `yaml:"minReplicaCount"`
+		MaxReplicaCount int                   `yaml:"maxReplicaCount"`
+		Fallback        struct {
+			FailureThreshold int `yaml:"failureThreshold"`
+			Replicas         int
+		}
+		Advanced any
+		Triggers []struct {
+			Type              string
+			Metadata          map[string]string
+			AuthenticationRef struct{ Name string } `yaml:"authenticationRef"`
+		}
+	}
+}
+
+// The example of KEDA in docs/guides/autoscaling.md is YAML with the fields of KEDA. Its trigger asks for a URL that
+// the gateway answers, with a token as the guide makes it, and reads a number at the place that the trigger names.
 func TestTheTriggerOfTheGuideReadsTheForecast(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../docs/guides/autoscaling.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	found := regexp.MustCompile(`url: "http://[^/]+(\S+)"\s+valueLocation: "(\w+)"`).FindSubmatch(text)
-	if found == nil {
-		t.Fatal("the guide has no trigger")
+	block := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindSubmatch(text)
+	if block == nil {
+		t.Fatal("the guide has no YAML")
+	}
+	objects := map[string]scaledObject{}
+	for _, document := range strings.Split(string(block[1]), "\n---\n") {
+		var o scaledObject
+		if err := yaml.UnmarshalStrict([]byte(document), &o); err != nil || o.APIVersion != "keda.sh/v1alpha1" {
+			t.Fatalf("%v\n%s", err, document)
+		}
+		objects[o.Kind] = o
+	}
+	login, scaled := objects["TriggerAuthentication"], objects["ScaledObject"].Spec
+	if len(scaled.Triggers) != 1 || len(login.Spec.SecretTargetRef) != 1 {
+		t.Fatalf("the objects are %+v", objects)
+	}
+	trigger := scaled.Triggers[0]
+	if trigger.Type != "metrics-api" || trigger.Metadata["authMode"] != "bearer" ||
+		login.Spec.SecretTargetRef[0].Parameter != "token" || trigger.AuthenticationRef.Name != login.Metadata.Name {
+		t.Errorf("the trigger is %+v, with %+v", trigger, login)
+	}
+	if n, err := strconv.ParseFloat(trigger.Metadata["targetValue"], 64); err != nil || n <= 0 {
+		t.Errorf("targetValue: %v, %v", n, err)
+	}
+	asked, err := url.Parse(trigger.Metadata["url"])
+	if err != nil {
+		t.Fatal(err)
 	}
 	r := newRig(t)
 	r.do("POST", "/v1/queues/offers/messages?in_ms=40000", "x").want(http.StatusCreated)
 	r.do("POST", "/v1/queues/offers/messages?in_ms=60000000", "x").want(http.StatusCreated)
 	token := r.allow(access.Token{Name: "keda", Verbs: []access.Verb{access.Inspect}, Queues: []string{"offers"}})
 	var figures map[string]any
-	r.do("GET", string(found[1]), "", "Authorization: Bearer "+token).want(http.StatusOK).read(&figures)
-	if n, isNumber := figures[string(found[2])].(float64); !isNumber || n != 1 {
-		t.Errorf("%s is %v in %v", found[2], figures[string(found[2])], figures)
+	r.do("GET", asked.RequestURI(), "", "Authorization: Bearer "+token).want(http.StatusOK).read(&figures)
+	place := trigger.Metadata["valueLocation"]
+	if n, isNumber := figures[place].(float64); !isNumber || n != 1 {
+		t.Errorf("%s is %v in %v", place, figures[place], figures)
 	}
 }

@@ -23,7 +23,8 @@ import (
 // counted twice, and a message that fails meanwhile may be missed.
 //
 // A message that a pause, a rate or a ready limit holds back counts in Due from its due time on, as in Stats. Retries
-// count in Due, and a retry for one group counts for every group. Further occurrences of a recurrence that are not
+// count in Due, and a retry for one group counts for every group. Messages of one key all count in Due until they are
+// due. Then those that wait for another one count in WaitForKey. Further occurrences of a recurrence that are not
 // planned yet do not count.
 type QueueForecast struct {
 	Queue      string      `json:"queue"`

@@ -102,6 +102,27 @@ func TestForecastCountsToTheMillisecond(t *testing.T) {
 	redistest.Want(t, "overdue and due", fmt.Sprint(p.overdue, p.due, err), "1 4 <nil>")
 }
 
+// Messages of one key must all count until they are due, because only then it is known which of them must wait.
+func TestForecastCountsMessagesOfOneKeyUntilTheyAreDue(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.Groups("g")
+	meta := lua.EncodeMeta(nil, 0, time.Time{}, lua.FieldValue{Field: lua.FieldKey, Value: "k"})
+	for i := range 3 {
+		r.Enqueue(lua.Item{ID: fmt.Sprint("m-", i), When: lua.After(time.Hour), Payload: []byte("x"), Meta: meta})
+	}
+	f := r.forecast("g", 2*time.Hour)
+	redistest.Want(t, "before they are due", fmt.Sprint(f.summary(), f.WaitForKey),
+		"[g 0+0+3=3 approx:false missing:false] 0")
+	for i := range 3 {
+		r.schedule(0, 1, fmt.Sprint("m-", i))
+	}
+	r.DrainAll()
+	f = r.forecast("g", 2*time.Hour)
+	redistest.Want(t, "when they are due", fmt.Sprint(f.summary(), f.WaitForKey),
+		"[g 1+0+0=1 approx:false missing:false] 2")
+}
+
 // For a group that does not exist, or that a partition lacks, and for a queue without groups, all entries must count as
 // work, because a worker that starts gets them. Otherwise an autoscaler would never start the first worker.
 func TestForecastCountsWhatANewGroupGets(t *testing.T) {
