@@ -19,6 +19,7 @@ export default {
   appearance: true,
   lastUpdated: false,
   metaChunk: true,
+  buildConcurrency: 1, // so that the index of the search has the pages in the same order each time
   markdown: {
     html: false, // so that "<queue>" stays text, as it is on a forge
     attrs: { disable: true }, // so that "{queue}" in a heading stays text
