@@ -593,6 +593,17 @@ def test_a_fault_of_the_worker_ends_it(server: Server, client: Client, monkeypat
     running.stop()
 
 
+def test_a_stop_survives_a_swallowed_cancellation(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def swallow(_: Worker) -> None:  # as redis-py does now and then
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(3600)
+        await asyncio.sleep(3600)
+
+    monkeypatch.setattr(Worker, "_watch_loop", swallow)
+    with working(server, print):
+        eventually(lambda: server.redis.exists("duestream:{q}:stream"))
+
+
 def test_a_stop_while_redis_is_away_ends_the_worker(server: Server, client: Client) -> None:
     handled = threading.Event()
     server.redis.xgroup_create("duestream:{q}:stream", "g", "0", mkstream=True)

@@ -192,7 +192,8 @@ class Worker:
         finally:
             for task in [main, *loops, *(d.task for d in self._all_held() if d.task)]:
                 task.cancel()
-            await asyncio.gather(main, *loops, return_exceptions=True)
+            for task in [main, *loops]:
+                await _cut_off(task)
             self._threads.close()
             await self._driver.close()
 
