@@ -85,6 +85,8 @@ type objects struct {
 	networkPolicies map[string]*networking.NetworkPolicy
 	monitors        map[string]*monitoring.ServiceMonitor
 	rules           map[string]*monitoring.PrometheusRule
+	scaledObjects   map[string]*scaledObject
+	logins          map[string]*triggerAuthentication
 	all             map[string]meta.Object // by kind and name
 }
 
@@ -132,6 +134,10 @@ func render(t *testing.T, values string, more ...string) *objects {
 			decode(t, o, &o.monitors, document)
 		case "monitoring.coreos.com/v1 PrometheusRule":
 			decode(t, o, &o.rules, document)
+		case "keda.sh/v1alpha1 ScaledObject":
+			decode(t, o, &o.scaledObjects, document)
+		case "keda.sh/v1alpha1 TriggerAuthentication":
+			decode(t, o, &o.logins, document)
 		default:
 			t.Errorf("the chart has an unknown kind, %s %s", kind.APIVersion, kind.Kind)
 		}
