@@ -37,7 +37,7 @@ func (p product) writeBill(path string) error {
 		needs[i] = c.BOMRef
 	}
 	bom := cdx.NewBOM()
-	self := "pkg:golang/" + info.Main.Path + "@" + p.version
+	self := "pkg:golang/" + info.Main.Path + "@" + p.version + "?goarch=" + p.arch + "&goos=linux"
 	bom.Metadata = &cdx.Metadata{
 		Timestamp: p.time.Format(time.RFC3339),
 		Component: &cdx.Component{Type: cdx.ComponentTypeApplication, BOMRef: self, Name: "duestream",
