@@ -238,6 +238,9 @@ func (a *asUser) noConsumerLeft() {
 	a.t.Helper()
 	for _, partition := range a.partitions() {
 		left, err := a.do("XINFO", "CONSUMERS", lua.NewKeys(a.prefix, partition).Stream, abilityGroup).ToArray()
+		if err != nil && strings.HasPrefix(err.Error(), "NOGROUP") {
+			continue // the worker stopped before it looked at this partition, so it has no consumer there
+		}
 		if err != nil || len(left) > 0 {
 			a.t.Errorf("%s: %d consumers are left (%v)", partition, len(left), err)
 		}

@@ -85,8 +85,8 @@ func (h *logHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
 
 func (h *logHandler) WithGroup(string) slog.Handler { return h }
 
-// wantPairs checks that, before each line "works again" of a part, the part has logged more lines "is failing" than
-// lines "works again".
+// wantPairs checks that, before each line "works again" or "ended" of a part, the part has logged more lines "is
+// failing" than such lines.
 func (l *logLines) wantPairs(t testing.TB) {
 	t.Helper()
 	l.mu.Lock()
@@ -95,21 +95,24 @@ func (l *logLines) wantPairs(t testing.TB) {
 	for _, r := range l.records {
 		if part, _, ok := strings.Cut(r.message, " is failing"); ok {
 			failing[r.about+part]++
-		} else if part, ok := worksAgain(r.message); ok {
+		} else if part, ok := failsNoMore(r.message); ok {
 			if failing[r.about+part]--; failing[r.about+part] < 0 {
-				t.Errorf("%s%s: works again without having said that it is failing", r.about, part)
+				t.Errorf("%s%s: fails no more, and did not say that it is failing", r.about, part)
 			}
 		}
 	}
 }
 
-// worksAgain returns the part that logs that it works again.
-func worksAgain(message string) (part string, ok bool) {
+// failsNoMore returns the part that logs that it works again, or that it has ended.
+func failsNoMore(message string) (part string, ok bool) {
+	if part, ok = strings.CutSuffix(message, " ended while it was failing"); ok {
+		return part, true
+	}
 	return strings.CutSuffix(message, " works again")
 }
 
 // wantLog compares the log with the number of faults. A part logs at most once for each fault that it is failing, and
-// at most as often that it works again. wantLog waits until each part that failed has logged that it works again. parts
+// at most as often that it works again or has ended. wantLog waits until each part that failed has logged either. parts
 // is the number of bridges or workers that have the same name in the log, whose lines are counted together.
 func (n *network) wantLog(faults, parts int) {
 	n.t.Helper()
@@ -119,7 +122,7 @@ func (n *network) wantLog(faults, parts int) {
 		failing, working = n.log.changes()
 		for part := range failing {
 			if working[part] == 0 {
-				return false, part + " does not say that it works again"
+				return false, part + " does not say that it works again or has ended"
 			}
 		}
 		return true, ""
@@ -133,7 +136,7 @@ func (n *network) wantLog(faults, parts int) {
 	}
 }
 
-// changes counts, for each part, the lines "is failing" and "works again".
+// changes counts, for each part, the lines "is failing", and the lines "works again" and "ended".
 func (l *logLines) changes() (failing, working map[string]int) {
 	failing, working = map[string]int{}, map[string]int{}
 	l.mu.Lock()
@@ -141,7 +144,7 @@ func (l *logLines) changes() (failing, working map[string]int) {
 	for _, r := range l.records {
 		if part, _, ok := strings.Cut(r.message, " is failing"); ok {
 			failing[r.about+part]++
-		} else if part, ok := worksAgain(r.message); ok {
+		} else if part, ok := failsNoMore(r.message); ok {
 			working[r.about+part]++
 		}
 	}

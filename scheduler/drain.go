@@ -66,6 +66,8 @@ func (d *drainer) sleepsBeyond(wait time.Duration) bool {
 }
 
 func (d *drainer) run(ctx context.Context) {
+	defer d.state.End()
+	defer d.deadLettering.End()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	b := loop.NewBackoff(maxBackoff)

@@ -17,8 +17,8 @@ import (
 
 // Reporter logs the changes of state of an activity, one line each: when it starts to fail, when it fails for another
 // reason, and when it works again. An activity may have parts, such as queues; it works again when no part fails any
-// more. At level Info and above, each line "is failing" is followed by a line "works again", and no "works again" comes
-// without an "is failing" before it. Any number of goroutines may report.
+// more. At level Info and above, each line "is failing" is followed by a line "works again" or "ended while it was
+// failing", and neither comes without an "is failing" before it. Any number of goroutines may report.
 type Reporter struct {
 	Log      *slog.Logger // has the attributes of all lines
 	Activity string       // begins the log messages: "drain"
@@ -86,6 +86,21 @@ func (r *Reporter) works(part string) {
 		r.logged = false
 		r.failing.Store(false)
 	}
+}
+
+// End is called when the activity ends, for example because another bridge takes over its queue. If the activity was
+// failing, End logs that it has ended, because nobody will log that it works again.
+func (r *Reporter) End() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.kinds) == 0 {
+		return
+	}
+	r.Log.Log(context.Background(), level(slog.LevelInfo, !r.logged), r.Activity+" ended while it was failing",
+		slog.Duration("after", time.Since(r.since).Round(time.Millisecond)))
+	clear(r.kinds)
+	r.logged = false
+	r.failing.Store(false)
 }
 
 // level returns the level of a line: debug if it is quiet, else the given level.

@@ -83,3 +83,21 @@ func TestLinesOfOneStateComeByTurns(t *testing.T) {
 		t.Errorf("not by turns: %.200s", got)
 	}
 }
+
+// An activity that ends while it fails says so once. One that does not fail ends in silence.
+func TestAnActivityThatEndsWhileItFailsSaysSo(t *testing.T) {
+	t.Parallel()
+	var book queuetest.LogBook
+	c := Reporter{Log: book.Logger(), Activity: "upkeep"}
+	c.End()
+	c.Report(lua.ErrDenied)
+	c.Report(nil)
+	c.End()
+	redistest.Want(t, "ends of an activity that works", book.Count("upkeep ended while it was failing"), 0)
+	c.Report(lua.ErrDenied)
+	c.End()
+	c.End()
+	c.Report(nil)
+	redistest.Want(t, "ends of an activity that fails", book.Count("upkeep ended while it was failing"), 1)
+	redistest.Want(t, "works again", book.Count("works again"), 1)
+}

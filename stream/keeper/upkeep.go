@@ -89,6 +89,7 @@ func (u *upkeep) run(ctx context.Context) {
 	retry := loop.NewBackoff(10 * time.Second)
 	wasBusy := u.isBusy() // at the last pass
 	defer u.floods.Close()
+	defer u.state.End()
 	for {
 		needsTurn := !wasBusy && !u.isBusy() && !u.isKeyed()
 		if needsTurn && !u.k.tidyTurns.wait(ctx, u.poked) {

@@ -29,8 +29,8 @@ func TestProbesTellAliveFromReady(t *testing.T) {
 	clitest.Becomes(t, workerAt+"/readyz", http.StatusOK, "ok\n")
 	clitest.Becomes(t, at+"/readyz", http.StatusServiceUnavailable, "bad (late by 1m")
 	clitest.Becomes(t, at+"/healthz", http.StatusOK, "ok\n")
-	c.Do("DEL", c.Key("bad", "stream"))
-	// A key that another program has overwritten: no bridge could serve the queue, so this one is ready.
+	// A key that another program has overwritten: no bridge could serve the queue, so this one is ready. The key must not
+	// be missing for a moment: the bridge would make the message ready.
 	c.Do("SET", c.Key("bad", "stream"), "of another program")
 	clitest.Becomes(t, at+"/readyz", http.StatusOK, "ok\nbad (")
 	t.Setenv("DUESTREAM_METRICS_ADDR", bridge.Address())
