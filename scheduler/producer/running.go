@@ -63,9 +63,10 @@ const maxRounds = 3
 //
 // Redis has no index of entries. So the call walks the streams, in steps of 1,000 entries, up to the last entry that
 // each stream had when its walk began. Then it walks the schedules, like CancelRetries, and then the entries that were
-// added to the streams meanwhile. During these walks a message may become ready and fail, so that no walk finds the
-// message. So if the call has not found a message, and a group has read entries meanwhile, it walks the schedules and
-// the new entries again, three times at most: see NotFound.
+// added to the streams meanwhile. During these walks a message may become ready, and fail in one group before the call
+// finds it as an entry that another group holds. It may also fail in all groups, so that no walk finds it. So if the
+// call has found new entries, or has not found a message and a group has read entries meanwhile, it walks the schedules
+// and the new entries again, three times at most: see NotFound.
 //
 // With an error, the messages found so far are cancelled and returned; others may still exist. Errors as with Cancel.
 // Also lua.ErrOldBridge while a live bridge would dead-letter a cancelled delivery, unless AllowOldBridges is set.
@@ -128,8 +129,9 @@ func (s *entrySearch) run(ctx context.Context) error {
 	// 2. Remove waiting messages from the schedules; for one group only its retries.
 	// 3. Cancel entries that were added to the streams since step 1, because messages may have become ready before
 	// step 2 reached them.
-	// 4. Repeat steps 2 and 3 if an ID was not found and a group has read entries meanwhile. The message may have
-	// become ready before step 2 reached it, and have failed before step 3 reached it.
+	// 4. Repeat steps 2 and 3 if step 3 found an entry. Before that, groups may have failed this entry, and their retries
+	// may be in the schedule. Also repeat them if an ID was not found and a group has read entries meanwhile. The
+	// message may have become ready before step 2 reached it, and have failed before step 3 reached it.
 	before, err := s.readPositions(ctx, r)
 	if err != nil {
 		return err
@@ -147,10 +149,18 @@ func (s *entrySearch) run(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		found := s.entriesFound()
 		if err := s.walkStreams(ctx, r); err != nil {
 			return err
 		}
-		if round == maxRounds || !s.anyNotFound() {
+		if round == maxRounds {
+			break
+		}
+		if s.entriesFound() > found {
+			before = next
+			continue
+		}
+		if !s.anyNotFound() {
 			break
 		}
 		now, err := s.readPositions(ctx, r)
@@ -181,6 +191,14 @@ func (s *entrySearch) cancelWaiting(ctx context.Context, r *route, round int) (w
 		waiting = errors.Join(waiting, s.lookUpFirstDeliveries(ctx, r))
 	}
 	return waiting
+}
+
+// entriesFound returns the number of entries of the messages that the walks through the streams have found.
+func (s *entrySearch) entriesFound() (n int) {
+	for _, entries := range s.found {
+		n += len(entries)
+	}
+	return n
 }
 
 // anyNotFound reports whether one of the messages was not found so far.

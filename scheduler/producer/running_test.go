@@ -240,3 +240,39 @@ func TestCancelRunningFindsARetryThatHops(t *testing.T) {
 		})
 	}
 }
+
+// Regression: a message became ready behind the first walk through the stream. One group failed it before the next
+// walk, and the other group still held it. The call found the entry and ended, and the retry of the first group was
+// delivered after the cancellation.
+func TestCancelRunningFindsTheRetryBesideAHeldEntry(t *testing.T) {
+	t.Parallel()
+	r := queuetest.New(t, redistest.Shared(t))
+	r.Groups("g", "h")
+	// Load the script first. Otherwise EVALSHA fails with NOSCRIPT, and the hopper counts one walk too many.
+	if _, _, err := lua.CancelEntries(t.Context(), r.Client, r.Keys, lua.EntryWalk{Limit: 1}, []string{"x"},
+		lua.Durability{}); err != nil {
+		t.Fatal(err)
+	}
+	entry := ""
+	h := &hopper{Client: r.Client, k: r.Keys, before: func(int) {}, after: func(int) {}}
+	h.after = func(walk int) {
+		if walk == 1 {
+			r.Ready("m")
+			entry = r.Take("g", "c", 1)[0]
+			r.Take("h", "c", 1)
+		}
+	}
+	h.before = func(walk int) {
+		if walk == 2 {
+			failed := []lua.Failure{{Held: lua.Held{Entry: entry, ID: "m"}, Delay: time.Hour, Error: "no"}}
+			if _, err := lua.Retry(t.Context(), r.Client, r.Keys, "g", lua.Attempts{Max: 100}, failed); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	done, err := newProducer(t, h, r.Prefix).CancelRunning(t.Context(), r.Queue, "", "m")
+	if err != nil || done[0].Verdict != Cancelling || len(done[0].Holders) != 1 || len(done[0].Retries) != 1 {
+		t.Errorf("%+v, %v", done, err)
+	}
+	redistest.Want(t, "what is delivered later", r.Number("ZCARD", r.Keys.Due), int64(0))
+}
