@@ -1,8 +1,12 @@
-// Package shareddial protects callers of one Redis client from each other while the client connects.
+// Package shareddial protects callers of one Redis client from two faults of its connections.
 //
-// The client library connects when a caller needs a connection, with the context of that caller. All other callers
-// wait for the same connection. If the context of the first one is cancelled, all of them get its error, although
-// their own contexts are alive and none of their commands was sent.
+// The first fault: the client library connects when a caller needs a connection, with the context of that caller. All
+// other callers wait for the same connection. If the context of the first one is cancelled, all of them get its error,
+// although their own contexts are alive and none of their commands was sent.
+//
+// The second fault: the library repeats a read on a new connection when the old one fails. After the repeat has
+// succeeded, the library clears the arguments of the command and uses their memory for another command. The goroutine
+// that writes to the old connection may still read them (rueidis 1.0.79, a data race).
 package shareddial
 
 import (
@@ -15,16 +19,19 @@ import (
 // mostTries limits the tries of one call. Each further try needs one more caller that is cancelled while it connects.
 const mostTries = 100
 
-// Wrap returns a client that repeats the commands of a caller whose connection failed because another caller was
-// cancelled. Do and DoMulti are protected. Dedicated connections are not shared, so they need no protection. The error
-// of another caller whose deadline passes while it connects is not hidden, because it looks like that of a server that
-// does not answer.
+// Wrap returns a client with two changes. It repeats the commands of a caller whose connection failed because another
+// caller was cancelled. And it keeps the library from using the memory of a command again that the library may repeat.
+//
+// Do and DoMulti are protected. Dedicated connections are neither shared nor replaced, so they need no protection. The
+// error of another caller whose deadline passes while it connects is not hidden, because it looks like that of a server
+// that does not answer.
 func Wrap(c rueidis.Client) rueidis.Client { return &client{c} }
 
 type client struct{ rueidis.Client }
 
 // Do implements rueidis.Client.
 func (c *client) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
+	keepArguments(cmd)
 	reply := c.Client.Do(ctx, cmd)
 	for tries := 1; tries < mostTries && othersCancel(ctx, reply); tries++ {
 		reply = c.Client.Do(ctx, cmd)
@@ -34,6 +41,9 @@ func (c *client) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisRes
 
 // DoMulti implements rueidis.Client. It repeats only the commands that were not sent.
 func (c *client) DoMulti(ctx context.Context, cmds ...rueidis.Completed) []rueidis.RedisResult {
+	for _, cmd := range cmds {
+		keepArguments(cmd)
+	}
 	replies := c.Client.DoMulti(ctx, cmds...)
 	for range mostTries - 1 {
 		var unsent []rueidis.Completed
@@ -51,6 +61,13 @@ func (c *client) DoMulti(ctx context.Context, cmds ...rueidis.Completed) []rueid
 		}
 	}
 	return replies
+}
+
+// keepArguments leaves the memory of a command that the library may repeat to the garbage collector.
+func keepArguments(cmd rueidis.Completed) {
+	if cmd.IsRetryable() {
+		cmd.Pin()
+	}
 }
 
 // othersCancel reports whether a reply is the error of a cancelled context that is not ctx. Such a command was not

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -71,6 +72,24 @@ func TestACancelledCallerDoesNotFailTheOthers(t *testing.T) {
 			cancel()
 			callers.Wait()
 		})
+	}
+}
+
+// Regression: a read was repeated on a new connection, and its arguments were cleared while the writer of the old
+// connection still read them. The race detector found it in a whole run. It needs rare timing, so this test looks for
+// the cause instead: arguments that are still there after the call were not cleared.
+func TestArgumentsOfACommandThatMayBeRepeatedAreKept(t *testing.T) {
+	t.Parallel()
+	c := shareddial.Wrap(redistest.Shared(t).Client(t))
+	single := c.B().Get().Key("single").Build()
+	c.Do(t.Context(), single)
+	several := []rueidis.Completed{c.B().Get().Key("first").Build(), c.B().Get().Key("last").Build()}
+	c.DoMulti(t.Context(), several...)
+	commands := map[string]rueidis.Completed{"single": single, "first": several[0], "last": several[1]}
+	for key, command := range commands {
+		if got, want := command.Commands(), []string{"GET", key}; !slices.Equal(got, want) {
+			t.Errorf("arguments after the call: %q, want %q", got, want)
+		}
 	}
 }
 
