@@ -19,7 +19,8 @@ type Config struct {
 	From Source
 	To   *admin.Admin // nil = dry run: jobs are only read and counted
 
-	Groups []string          // groups that are created in each queue, in addition to those of dead letters; may be empty
+	// Groups are created in each queue, in addition to those of dead letters and of a Preparer; may be empty.
+	Groups []string
 	Rename map[string]string // by the name that Source.Target returns: another name for the queue in duestream
 	Window time.Duration     // how long each moved job is remembered, so that no repeated Move moves it again
 	Remove bool              // delete each moved job from the Source, also if an earlier Move moved it
@@ -136,11 +137,11 @@ func (m *mover) queue(ctx context.Context, queue string, ids []string) error {
 			States: map[string]int64{}, Stay: map[string]int64{}, Unsaid: map[string]int64{}}
 	}
 	tally := m.tallies[queue]
-	name := m.cfg.From.Target(queue)
+	name, err := m.cfg.From.Target(queue)
 	if other, renamed := m.cfg.Rename[name]; renamed {
 		name = other
 	}
-	if err := lua.CheckQueue(name); err != nil {
+	if err := cmp.Or(err, lua.CheckQueue(name)); err != nil {
 		m.refuse(queue, "", err)
 		for _, id := range ids {
 			m.handled[queue][id] = true
@@ -173,8 +174,14 @@ func (m *mover) prepare(ctx context.Context, queue, name string) error {
 		return nil
 	}
 	to, err := m.cfg.To.Import(ctx, name, m.cfg.From.Program(), m.cfg.Window)
+	groups := m.cfg.Groups
+	if p, is := m.cfg.From.(Preparer); is && err == nil {
+		var needed []string
+		needed, err = p.Prepare(ctx, m.cfg.To, name)
+		groups = slices.Concat(groups, needed)
+	}
 	if err == nil {
-		err = to.Groups(ctx, m.cfg.Groups)
+		err = to.Groups(ctx, groups)
 	}
 	if err == nil {
 		m.imports[queue] = to

@@ -29,8 +29,9 @@ func newProgram() *program {
 	return &program{jobs: map[string]map[string]Job{}, changed: map[string]int{}}
 }
 
-func (p *program) Program() string            { return "program" }
-func (p *program) Target(queue string) string { return strings.TrimPrefix(queue, "old:") }
+func (p *program) Program() string { return "program" }
+
+func (p *program) Target(queue string) (string, error) { return strings.TrimPrefix(queue, "old:"), nil }
 
 func (p *program) Scan(_ context.Context, visit func(queue, id string)) error {
 	for _, queue := range slices.Sorted(maps.Keys(p.jobs)) {

@@ -18,8 +18,9 @@ type Source interface {
 	// change.
 	Program() string
 
-	// Target returns the name in duestream of one of the program's queues.
-	Target(queue string) (name string)
+	// Target returns the name in duestream of one of the program's queues. With an error all jobs of the queue are
+	// refused.
+	Target(queue string) (name string, _ error)
 
 	// Scan calls visit for every job of the wanted queues: at least for those whose keys exist during the whole call. It
 	// visits the jobs of a queue in the order in which the program would deliver them, as far as it can tell, and may
@@ -32,6 +33,13 @@ type Source interface {
 	// Remove deletes jobs that Read has returned from the Redis of the program. It tells for each job whether it is
 	// deleted. A job that has changed its state since Read may stay. The next pass then reads it again.
 	Remove(ctx context.Context, queue string, jobs []Job) (removed []bool, _ error)
+}
+
+// Preparer is a Source whose queues need settings in duestream.
+type Preparer interface {
+	// Prepare sets up a queue of duestream before its first job is stored, and returns the groups that it needs. It may
+	// be called again for the same queue.
+	Prepare(ctx context.Context, to *admin.Admin, queue string) (groups []string, _ error)
 }
 
 // Fate says what Move does with a Job.

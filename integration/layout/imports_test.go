@@ -57,11 +57,11 @@ var below = map[string]string{
 		" internal/ndjson internal/policy lua stream stream/pull",
 	"bridge/lmstfy": "bridge bridge/access bridge/admin bridge/gateway internal/loop internal/ndjson" +
 		" internal/policy internal/view lua stream stream/pull",
-	"bridge/lmstfy/migrate":     "bridge/admin bridge/lmstfy lua",
 	"bridge/migrate":            "bridge/admin lua",
 	"bridge/migrate/asynq":      "bridge bridge/admin bridge/migrate lua",
 	"bridge/migrate/bullmq":     "bridge bridge/admin bridge/migrate lua",
 	"bridge/migrate/delayqueue": "bridge/admin bridge/migrate lua",
+	"bridge/migrate/lmstfy":     "bridge/admin bridge/lmstfy bridge/migrate lua",
 	"internal/database":         "lua",
 	"internal/message":          "lua internal/ndjson scheduler/producer",
 	"internal/ndjson":           "lua",

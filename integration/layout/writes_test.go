@@ -24,12 +24,12 @@ var reads = regexp.MustCompile(`^(Get|Getrange|Strlen|Mget|Exists|Type|Ttl|Pttl|
 // commands given as text that change nothing.
 var readTexts = []string{"XREAD", "XREADGROUP", "HELLO", "PING", "INFO", "TIME"}
 
-// mayWrite are files and directories outside of lua that write with other programs' commands: the packages named
-// migrate empty the structures of other programs; bridgetest runs scripts with the clock of a test, sets idle times to
-// it, and deletes the keys of its test; bench runs programs that are compared with duestream; conformance tests other
-// clients; clitest helps tests.
-var mayWrite = []string{"bridge/lmstfy/migrate/source.go", "bridge/migrate/asynq/remove.go",
-	"bridge/migrate/bullmq/remove.go", "bridge/migrate/delayqueue/remove.go",
+// mayWrite are files and directories outside of lua that write with other programs' commands: the packages below
+// bridge/migrate empty the structures of other programs; bridgetest runs scripts with the clock of a test, sets idle
+// times to it, and deletes the keys of its test; bench runs programs that are compared with duestream; conformance
+// tests other clients; clitest helps tests.
+var mayWrite = []string{"bridge/migrate/asynq/remove.go", "bridge/migrate/bullmq/remove.go",
+	"bridge/migrate/delayqueue/remove.go", "bridge/migrate/lmstfy/remove.go",
 	"bridge/bridgetest/", "cmd/duestream/bench/",
 	"cmd/duestream/conformance/", "cmd/duestream/internal/clitest/"}
 

@@ -82,7 +82,7 @@ func New(ctx context.Context, c rueidis.Client, o Options) (*Source, error) {
 func (s *Source) Program() string { return program }
 
 // Target implements migrate.Source: a queue keeps its name.
-func (s *Source) Target(queue string) string { return queue }
+func (s *Source) Target(queue string) (string, error) { return queue, nil }
 
 // key returns the key of a job, or of one of the structures of a queue.
 func (s *Source) key(queue, name string) string { return s.options.Prefix + ":" + queue + ":" + name }

@@ -47,7 +47,9 @@ func New(ctx context.Context, c rueidis.Client, queues ...string) (*Source, erro
 func (s *Source) Program() string { return program }
 
 // Target implements migrate.Source: a queue keeps its name, without the prefix of its keys.
-func (s *Source) Target(queue string) string {
+func (s *Source) Target(queue string) (string, error) { return nameOf(queue), nil }
+
+func nameOf(queue string) string {
 	return strings.TrimPrefix(strings.TrimSuffix(strings.TrimPrefix(queue, "{"), "}"), "dp:")
 }
 
@@ -74,7 +76,7 @@ func (s *Source) Scan(ctx context.Context, visit func(queue, id string)) error {
 	for _, pattern := range []string{"dp:*:msg:*", "{dp:*}:msg:*"} {
 		err := migrate.Keys(ctx, s.c, pattern, func(key string) {
 			queue, id, ok := parsePayloadKey(key)
-			if ok && (len(s.queues) == 0 || slices.Contains(s.queues, s.Target(queue))) {
+			if ok && (len(s.queues) == 0 || slices.Contains(s.queues, nameOf(queue))) {
 				messages[queue] = append(messages[queue], id)
 			}
 		})

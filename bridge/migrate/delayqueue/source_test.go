@@ -72,7 +72,7 @@ func TestWhatAMessageBecomes(t *testing.T) {
 		write(t, c, queue, now)
 		do(t, c, "SET dp:other:msg:x y")
 		s := redistest.Must(New(t.Context(), c, "a:msg:b"))
-		redistest.Want(t, "target", s.Target(queue), "a:msg:b")
+		redistest.Want(t, "target", redistest.Must(s.Target(queue)), "a:msg:b")
 		jobs, ids := read(t, s, queue)
 		redistest.Want(t, "first are those of lists, the oldest first", fmt.Sprint(ids[:3]), "[ready acknowledged retry]")
 		for id, want := range map[string]string{

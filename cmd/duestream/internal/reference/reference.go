@@ -169,8 +169,7 @@ func configuration() string {
 			"The variables of policy settings (those before `DUESTREAM_LOG_LEVEL`) are written\n" +
 			"to Redis, as the defaults of all queues. The bridge that starts last wins.\n\n", &settings.Serve{}},
 		{"gateway and serve", "", &settings.HTTP{}},
-		{"migrate lmstfy", "", &settings.Migrate{}},
-		{"migrate from other programs", "", &settings.MigrateFrom{}},
+		{"migrate", "", &settings.MigrateFrom{}},
 	} {
 		fmt.Fprintf(&b, "\n### %s\n\n%s| Variable | Type | Default | Meaning |\n|---|---|---|---|\n", part.heading, part.text)
 		row := func(name, kind, value, meaning string) {

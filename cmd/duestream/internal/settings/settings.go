@@ -26,13 +26,13 @@ const (
 
 // Connection holds the variables that every command reads.
 type Connection struct {
-	RedisURL string `split_words:"true" default:"redis://127.0.0.1:6379" desc:"URL of Redis: redis, rediss, valkey, valkeys or unix"`
+	RedisURL string `split_words:"true" default:"redis://127.0.0.1:6379" desc:"URL (redis, rediss, valkey, valkeys, unix)"`
 	Prefix   string `default:"duestream" desc:"beginning of all keys; each prefix is a namespace of its own"`
 
-	AllowOldBridges bool `split_words:"true" default:"false" desc:"also write data that an older running bridge cannot handle: for an upgrade"`
+	AllowOldBridges bool `split_words:"true" default:"false" desc:"also write data that older bridges cannot handle"`
 
 	RedisPassword        string `split_words:"true" desc:"password for Redis, where the URL has none"`
-	RedisPasswordFile    string `split_words:"true" desc:"file of the password for Redis; a line end after the password is ignored"`
+	RedisPasswordFile    string `split_words:"true" desc:"file of the password for Redis; a line end after it is ignored"`
 	SentinelPassword     string `split_words:"true" desc:"password for the sentinels, where the URL has none"`
 	SentinelPasswordFile string `split_words:"true" desc:"file of the password for the sentinels"`
 }
@@ -55,7 +55,7 @@ type Serve struct {
 type HTTP struct {
 	HTTPAddr string `envconfig:"HTTP_ADDR" desc:"host:port to take HTTP requests on; default of gateway: 127.0.0.1:7777"`
 
-	HTTPTokensFile     string `envconfig:"HTTP_TOKENS_FILE" desc:"file of tokens for HTTP requests, besides the tokens in Redis"`
+	HTTPTokensFile     string `envconfig:"HTTP_TOKENS_FILE" desc:"file of HTTP tokens, besides the tokens in Redis"`
 	HTTPFirstTokenFile string `envconfig:"HTTP_FIRST_TOKEN_FILE" desc:"new file for the first token, which has all rights"`
 
 	HTTPDurability string `envconfig:"HTTP_DURABILITY" desc:"durability of HTTP writes: accepted, fsynced, replicated=n"`
@@ -88,11 +88,6 @@ func checkShutdownTimeout(d flags.Duration) error {
 		return usage.Errorf("DUESTREAM_SHUTDOWN_TIMEOUT %q: must be above 0", d.String())
 	}
 	return nil
-}
-
-// Migrate holds the variables that migrate lmstfy reads besides Connection.
-type Migrate struct {
-	LmstfyRedisURL string `split_words:"true" desc:"URL of the Redis of an lmstfy server, where its jobs are"`
 }
 
 // LogFormat is the format of log lines: json, text or auto.

@@ -2,7 +2,7 @@ package tools
 
 // Names for the tests outside of this package.
 
-type MigrateTally = migrateTally
+type LmstfyTally = lmstfyTally
 
 var BenchNames = benchNames
 

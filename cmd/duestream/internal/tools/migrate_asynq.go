@@ -50,7 +50,7 @@ The Redis of asynq must be a single server, not a cluster.`,
 	f.BoolVar(&o.Aggregating, "aggregating", false,
 		"move tasks with an aggregation group, each as a message of its own")
 	return jobSource{
-		program: "asynq", jobs: "tasks", variable: "DUESTREAM_ASYNQ_REDIS_URL",
+		program: "asynq", job: "task", variable: "DUESTREAM_ASYNQ_REDIS_URL",
 		url: func(m settings.MigrateFrom) string { return m.AsynqRedisURL },
 		open: func(ctx context.Context, c rueidis.Client) (migrate.Source, error) {
 			return asynq.New(ctx, c, o)

@@ -52,7 +52,7 @@ The Redis of BullMQ must be a single server, not a cluster.`,
 	f.BoolVar(&o.Schedulers, "schedulers", false, "move job schedulers: they become recurrences")
 	f.StringVar(&o.Zone, "zone", "", "time zone of job schedulers without one, such as Europe/Paris")
 	return jobSource{
-		program: "bullmq", jobs: "jobs", variable: "DUESTREAM_BULLMQ_REDIS_URL",
+		program: "bullmq", job: "job", variable: "DUESTREAM_BULLMQ_REDIS_URL",
 		url: func(m settings.MigrateFrom) string { return m.BullmqRedisURL },
 		open: func(ctx context.Context, c rueidis.Client) (migrate.Source, error) {
 			return bullmq.New(ctx, c, o)

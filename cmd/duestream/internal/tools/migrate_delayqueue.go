@@ -41,7 +41,7 @@ The Redis of delayqueue must be a single server, not a cluster.`,
 	cmd.Flags().StringArrayVar(&queues, "delayqueue-queue", nil,
 		"only the queue of this name in delayqueue; may be given again")
 	return jobSource{
-		program: "delayqueue", jobs: "messages", variable: "DUESTREAM_DELAYQUEUE_REDIS_URL",
+		program: "delayqueue", job: "message", variable: "DUESTREAM_DELAYQUEUE_REDIS_URL",
 		url: func(m settings.MigrateFrom) string { return m.DelayqueueRedisURL },
 		open: func(ctx context.Context, c rueidis.Client) (migrate.Source, error) {
 			return delayqueue.New(ctx, c, queues...)

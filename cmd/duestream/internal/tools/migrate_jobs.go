@@ -26,14 +26,24 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/usage"
 )
 
+// migrateDedup is how long a moved job is remembered by default.
+const migrateDedup = 7 * 24 * time.Hour
+
 // jobSource is a program whose jobs package bridge/migrate moves.
 type jobSource struct {
 	program  string // "asynq"
-	jobs     string // the program's word for its jobs: "tasks"
+	job      string // the program's word for a job: "task"
 	variable string // the environment variable with the URL of its Redis
 	url      func(settings.MigrateFrom) string
 	open     func(ctx context.Context, c rueidis.Client) (migrate.Source, error)
+
+	keepsNames bool // no --rename: the names of the queues have a meaning in duestream, too
+	// report returns the result in a form of the program's own: as JSON, and as a function that prints it. nil = the
+	// common form.
+	report func(a *cli.App, t jobTally) (asJSON any, printed func())
 }
+
+func (s jobSource) jobs() string { return s.job + "s" }
 
 // jobOptions are the flags that the commands of all programs share.
 type jobOptions struct {
@@ -49,10 +59,12 @@ func (s jobSource) addTo(a *cli.App, cmd *cobra.Command) *cobra.Command {
 	f := cmd.Flags()
 	f.StringVar(&o.from, "from", "", fmt.Sprintf("URL of the Redis of %s, in the form of --redis; default $%s "+
 		"(use it for a URL with a password, because process lists show flags)", s.program, s.variable))
-	f.StringToStringVar(&o.rename, "rename", nil,
-		"OLD=NEW: put the "+s.jobs+" of queue OLD into queue NEW; may be given again")
-	flags.DelayVar(f, &o.dedup, "dedup", "remember each of the "+s.jobs+" for this time, so that it is not moved again")
-	f.BoolVar(&o.remove, "remove", false, "delete each of the "+s.jobs+" from "+s.program+" after it has been moved")
+	if !s.keepsNames {
+		f.StringToStringVar(&o.rename, "rename", nil,
+			"OLD=NEW: put the "+s.jobs()+" of queue OLD into queue NEW; may be given again")
+	}
+	flags.DelayVar(f, &o.dedup, "dedup", "remember each "+s.job+" for this time, so that it is not moved again")
+	f.BoolVar(&o.remove, "remove", false, "delete each "+s.job+" from "+s.program+" after it has been moved")
 	f.BoolVar(&o.dryRun, "dry-run", false, "only read the Redis of "+s.program+", and count")
 	cmd.MarkFlagsMutuallyExclusive("remove", "dry-run")
 	a.JSONFlag(cmd)
@@ -109,7 +121,7 @@ type jobTally struct {
 }
 
 func (s jobSource) move(ctx context.Context, a *cli.App, cfg migrate.Config) error {
-	progress := term.NewProgress(a.Err, s.jobs)
+	progress := term.NewProgress(a.Err, s.jobs())
 	cfg.Progress = func(jobs int64) { progress.Show(jobs, -1) }
 	refused := 0
 	cfg.Refused = func(queue, id string, err error) {
@@ -117,9 +129,9 @@ func (s jobSource) move(ctx context.Context, a *cli.App, cfg migrate.Config) err
 			return
 		}
 		progress.Clear()
-		a.Note("%s %s: %v", human.OneLine(queue, 256), human.OneLine(cmp.Or(id, "(all "+s.jobs+")"), 256), err)
+		a.Note("%s %s: %v", human.OneLine(queue, 256), human.OneLine(cmp.Or(id, "(all "+s.jobs()+")"), 256), err)
 		if refused == linefile.MostRefusals {
-			a.Note("(%s that are refused from here on are only counted)", s.jobs)
+			a.Note("(%s that are refused from here on are only counted)", s.jobs())
 		}
 	}
 	queues, moveErr := migrate.Move(ctx, cfg)
@@ -132,16 +144,21 @@ func (s jobSource) move(ctx context.Context, a *cli.App, cfg migrate.Config) err
 		t.Moved, t.Stayed, t.Known = t.Moved+q.Moved, t.Stayed+q.Stayed, t.Known+q.Known
 		t.Refused, t.Removed = t.Refused+q.Refused, t.Removed+q.Removed
 	}
-	if err := a.Print(t, func() { s.print(a, t) }); err != nil {
+	var asJSON any = t
+	printed := func() { s.print(a, t) }
+	if s.report != nil {
+		asJSON, printed = s.report(a, t)
+	}
+	if err := a.Print(asJSON, printed); err != nil {
 		return err
 	}
 	switch {
 	case moveErr != nil:
-		a.Note("stopped: run the command again to continue (none of the %s is moved twice)", s.jobs)
+		a.Note("stopped: run the command again to continue (no %s is moved twice)", s.job)
 		return moveErr
 	case t.Refused > 0:
-		return fmt.Errorf("%w: %s of the %s refused, see above; they stay in %s", exit.Refused(t.Moved+t.Known > 0),
-			human.Thousands(t.Refused), s.jobs, s.program)
+		return fmt.Errorf("%w: %s refused, see above; they stay in %s", exit.Refused(t.Moved+t.Known > 0),
+			human.Counted(t.Refused, s.job), s.program)
 	}
 	return nil
 }

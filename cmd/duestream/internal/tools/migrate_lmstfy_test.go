@@ -25,7 +25,8 @@ func TestMigrateMovesAnLmstfy(t *testing.T) {
 	nowhere.Fails(exit.Invalid, []string{"--from", "DUESTREAM_LMSTFY_REDIS_URL"}, "migrate", "lmstfy")
 	nowhere.Fails(exit.Invalid, nil, "migrate", "lmstfy", "--from", c.URL, "--remove", "--dry-run")
 	nowhere.Fails(exit.Invalid, []string{"dedup"}, "migrate", "lmstfy", "--from", c.URL, "--dedup", "0s")
-	nowhere.Fails(exit.Unavailable, []string{"lmstfy's Redis"}, "migrate", "lmstfy", "--from", clitest.Unreachable)
+	nowhere.Fails(exit.Invalid, []string{"rename"}, "migrate", "lmstfy", "--from", c.URL, "--rename", "a=b")
+	nowhere.Fails(exit.Unavailable, []string{"the Redis of lmstfy"}, "migrate", "lmstfy", "--from", clitest.Unreachable)
 	nowhere.Fails(exit.Unavailable, nil, "migrate", "lmstfy", "--from", c.URL)
 
 	queue := []string{"migrate", "lmstfy", "--from", c.URL, "--namespace", "ns", "--lmstfy-queue", "q"}
@@ -39,7 +40,7 @@ func TestMigrateMovesAnLmstfy(t *testing.T) {
 	if out := c.OK("stats", "ns:q"); !strings.Contains(out, "lmstfy") {
 		t.Error(out)
 	}
-	var all tools.MigrateTally
+	var all tools.LmstfyTally
 	r := c.Fails(exit.Partly, []string{"ns/_q (all jobs): ", "1 job refused", "they stay in lmstfy"},
 		"migrate", "lmstfy", "--from", c.URL, "--remove", "--json")
 	clitest.Decode(t, r.Out, &all)
@@ -53,7 +54,7 @@ func TestMigrateMovesAnLmstfy(t *testing.T) {
 func TestMigrateTakesTheURLFromTheEnvironment(t *testing.T) {
 	c := clitest.NewOn(t, redistest.Own(t))
 	t.Setenv("DUESTREAM_LMSTFY_REDIS_URL", c.URL)
-	var none tools.MigrateTally
+	var none tools.LmstfyTally
 	c.JSON(&none, "migrate", "lmstfy")
 	if none.Moved != 0 || none.Queues == nil {
 		t.Errorf("%+v", none)

@@ -1,4 +1,4 @@
-package migrate
+package lmstfy
 
 import (
 	"encoding/json"
@@ -7,17 +7,13 @@ import (
 
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/bridge/lmstfy"
+	"github.com/duestream/duestream/bridge/migrate"
 	"github.com/duestream/duestream/lua"
 )
 
-// anyLetterID is the entry ID of every dead letter's record. It lies in the future, so the import gives each letter an
-// entry ID of the present time instead. The letter's age then counts from the import, because lmstfy does not store
-// when a job died. The job's ID tells the letters apart.
-const anyLetterID = "9999999999999999-0"
-
 // stateOf returns the state of a job, and tells for a job of timer_set whether it is delayed or in flight. A job is
 // delayed if it has tries left, and its score is the due time that its ID holds, give or take a second.
-func stateOf(e entry) State {
+func stateOf(e entry) string {
 	if e.state != Delayed {
 		return e.state
 	}
@@ -68,12 +64,12 @@ func record(e entry, b body, now time.Time) (admin.Record, error) {
 	outlivesTTR := b.expires.IsZero() || b.expires.After(e.due)
 	switch {
 	case e.state == Dead || lastTry && outlivesTTR:
-		r.Kind, r.Letter, r.Group, r.Reason = admin.RecordDead, anyLetterID, lmstfy.Group, lua.ReasonMaxAttempts
-		r.Attempt, r.MaxAttempts, r.Due, r.Dead = 1, 1, due.UnixMilli(), now.UnixMilli()
-		r.Error, r.Expires = "died in lmstfy", 0
+		text := "died in lmstfy"
 		if lastTry {
-			r.Error = "in flight with its last try when it was moved from lmstfy"
+			text = "in flight with its last try when it was moved from lmstfy"
 		}
+		r.Attempt, r.MaxAttempts, r.Due = 1, 1, due.UnixMilli()
+		r = migrate.DeadLetter(r, lmstfy.Group, text, now) // lmstfy does not store when a job died
 	case lastTry: // the job expires before its ttr ends, so lmstfy would not make it a dead letter
 		r.Due, r.MaxAttempts = e.due.UnixMilli(), 1
 	case e.state == Ready || e.state == Stray:

@@ -1,4 +1,4 @@
-package migrate
+package lmstfy
 
 import (
 	"testing"
@@ -20,7 +20,7 @@ func TestAKeyOfAnotherTypeStopsNoOther(t *testing.T) {
 	o.do("HSET", queue.key("j")+"/"+odd.id, "a", "b")
 	o.ready(odd, 1)
 	o.do("SET", queue.key("d"), "no list")
-	redistest.Want(t, "moved", o.move(removing), Tally{Ready: 1, Refused: 1, Removed: 1})
+	redistest.Want(t, "moved", o.move(removing), tally{Ready: 1, Refused: 1, Removed: 1})
 	redistest.Want(t, "keys that are left",
 		o.int("EXISTS", queue.key("j")+"/"+odd.id, queue.key("d"), queue.key("j")+"/"+good.id), 2)
 }

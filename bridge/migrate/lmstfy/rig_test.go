@@ -1,4 +1,4 @@
-package migrate
+package lmstfy
 
 import (
 	"crypto/rand"
@@ -13,6 +13,7 @@ import (
 
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/bridge/migrate"
 	"github.com/duestream/duestream/integration/redistest"
 )
 
@@ -115,33 +116,60 @@ func (o *old) dead(j job) {
 	o.do("LPUSH", j.queue.key("d"), listElement(j.id, 1))
 }
 
-// move runs Move, and returns the sum of the tallies of all queues. Each function of with changes the configuration.
-func (o *old) move(with ...func(*Config)) (sum Tally) {
+// tally is the sum of the tallies of all queues.
+type tally struct{ Ready, Delayed, InFlight, Dead, Stray, Known, Refused, Removed int64 }
+
+func (t tally) moved() int64 { return t.Ready + t.Delayed + t.InFlight + t.Dead + t.Stray }
+
+// move runs Move. Each function of with changes the configuration.
+func (o *old) move(with ...func(*migrate.Config)) (sum tally) {
 	o.t.Helper()
-	cfg := Config{From: o.c, To: o.op, Window: time.Hour}
+	cfg := migrate.Config{From: redistest.Must(New(o.t.Context(), o.c, Options{})), To: o.op, Window: time.Hour}
 	for _, set := range with {
 		set(&cfg)
 	}
-	all, err := Move(o.t.Context(), cfg)
+	all, err := migrate.Move(o.t.Context(), cfg)
 	if err != nil {
 		o.t.Fatal(err)
 	}
+	moved := int64(0)
 	for _, q := range all {
-		sum.Ready, sum.Delayed, sum.InFlight = sum.Ready+q.Ready, sum.Delayed+q.Delayed, sum.InFlight+q.InFlight
-		sum.Dead, sum.Stray, sum.Known = sum.Dead+q.Dead, sum.Stray+q.Stray, sum.Known+q.Known
+		moved += q.Moved
+		sum.Ready, sum.Delayed = sum.Ready+q.States[Ready], sum.Delayed+q.States[Delayed]
+		sum.InFlight, sum.Dead = sum.InFlight+q.States[InFlight], sum.Dead+q.States[Dead]
+		sum.Stray, sum.Known = sum.Stray+q.States[Stray], sum.Known+q.Known
 		sum.Refused, sum.Removed = sum.Refused+q.Refused, sum.Removed+q.Removed
 	}
+	redistest.Want(o.t, "moved in all states", sum.moved(), moved)
 	return sum
 }
 
 // removing makes Move remove the jobs that are in duestream from lmstfy.
-func removing(cfg *Config) { cfg.Remove = true }
+func removing(cfg *migrate.Config) { cfg.Remove = true }
+
+// dry makes Move count alone.
+func dry(cfg *migrate.Config) { cfg.To = nil }
+
+// only makes Move take the jobs of one namespace, or of one queue; "" = of all.
+func only(namespace, queue string) func(*migrate.Config) {
+	return func(cfg *migrate.Config) {
+		var o Options
+		if namespace != "" {
+			o.Namespaces = []string{namespace}
+		}
+		if queue != "" {
+			o.Queues = []string{queue}
+		}
+		cfg.From.(*Source).options = o
+	}
+}
 
 // holds returns all messages and dead letters of a queue of duestream, by ID.
 func (o *old) holds(queue string) map[string]admin.Record {
 	o.t.Helper()
 	found := map[string]admin.Record{}
-	for r, err := range o.op.Export(queue, admin.RecordReady, admin.RecordScheduled, admin.RecordDead).Records(o.t.Context()) {
+	all := o.op.Export(queue, admin.RecordReady, admin.RecordScheduled, admin.RecordDead)
+	for r, err := range all.Records(o.t.Context()) {
 		if err != nil {
 			o.t.Fatal(err)
 		}

@@ -1,4 +1,4 @@
-package migrate
+package lmstfy
 
 import (
 	"bytes"
@@ -67,7 +67,8 @@ func TestARealServerIsMoved(t *testing.T) {
 			ID string `json:"job_id"`
 		}
 		body := fmt.Appendf(nil, "\x00\xff%d", i)
-		query := []string{"tries=3&ttl=0", "tries=3&delay=3&ttl=600", "tries=1&delay=1", "tries=65535&delay=3600&ttl=4000"}[i%4]
+		query := []string{"tries=3&ttl=0", "tries=3&delay=3&ttl=600", "tries=1&delay=1",
+			"tries=65535&delay=3600&ttl=4000"}[i%4]
 		if code := ask(t, "PUT", fmt.Sprintf("%s/api/ns/q%d?%s", server.URL, i%3, query), body, i%2 == 0, &job); code != 201 {
 			t.Error("publish: ", code)
 		}
@@ -131,11 +132,11 @@ func TestARealServerIsMoved(t *testing.T) {
 	}
 	t.Logf("published %d, acknowledged in lmstfy %d, in duestream %d", len(want), len(acked), len(got))
 	redistest.Want(t, "lost", lost, 0)
-	redistest.Want(t, "moved again", o.move().Moved(), 0)
+	redistest.Want(t, "moved again", o.move().moved(), 0)
 
 	removed := o.move(removing)
 	redistest.Want(t, "removed", removed.Removed, removed.Known)
-	redistest.Want(t, "nothing is left to move", o.move(), Tally{})
+	redistest.Want(t, "nothing is left to move", o.move(), tally{})
 	for _, queue := range []string{"q0", "q1", "q2"} { // lmstfy still works with the rest
 		var size struct{ Size int }
 		ask(t, "GET", server.URL+"/api/ns/"+queue+"/deadletter/size", nil, false, &size)

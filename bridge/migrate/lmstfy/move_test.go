@@ -1,4 +1,4 @@
-package migrate
+package lmstfy
 
 import (
 	"context"
@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/bridge/lmstfy"
+	"github.com/duestream/duestream/bridge/migrate"
 	"github.com/duestream/duestream/integration/redistest"
 )
 
@@ -46,7 +48,7 @@ func TestWhatAJobComesAs(t *testing.T) {
 	o.timed(jobs["second"], 0, now.Add(time.Second))   // looks like a delayed job
 	o.dead(jobs["dead"])
 	o.ready(job{queue: queue, id: jobID(now, 0, "")}, 1) // acknowledged: only the list element is left
-	redistest.Want(t, "moved", o.move(), Tally{Ready: 3, Delayed: 1, InFlight: 4, Dead: 1})
+	redistest.Want(t, "moved", o.move(), tally{Ready: 3, Delayed: 1, InFlight: 4, Dead: 1})
 
 	found := o.holds("shop:mail")
 	redistest.Want(t, "jobs", len(found), len(jobs))
@@ -100,12 +102,14 @@ func TestMovingAgainMovesNothingTwice(t *testing.T) {
 			o.dead(j)
 		}
 	}
-	redistest.Want(t, "a dry run", o.move(func(c *Config) { c.To = nil }), Tally{Ready: 100, InFlight: 100, Dead: 100})
-	redistest.Want(t, "another namespace", o.move(func(c *Config) { c.Namespaces = []string{"other"} }), Tally{})
-	redistest.Want(t, "another queue", o.move(func(c *Config) { c.Queues = []string{"other"} }), Tally{})
-	redistest.Want(t, "the first time", o.move(func(c *Config) { c.Namespaces, c.Queues = []string{"ns"}, []string{"q"} }),
-		Tally{Ready: 100, InFlight: 100, Dead: 100})
-	o.do("DEL", "duestream:{ns:q}:stream", "duestream:{ns:q}:due", "duestream:{ns:q}:payload", "duestream:{ns:q}:meta", "duestream:{ns:q}:dead")
+	redistest.Want(t, "a dry run", o.move(dry), tally{Ready: 100, InFlight: 100, Dead: 100})
+	redistest.Want(t, "another namespace", o.move(only("other", "")), tally{})
+	redistest.Want(t, "another queue", o.move(only("", "other")), tally{})
+	redistest.Want(t, "the first time", o.move(only("ns", "q")),
+		tally{Ready: 100, InFlight: 100, Dead: 100})
+	for _, key := range []string{"stream", "due", "payload", "meta", "dead"} {
+		o.do("DEL", "duestream:{ns:q}:"+key)
+	}
 	o.do("DEL", "timer_set", "q/ns/q", "d/ns/q")
 	for i, j := range jobs { // move each job to another structure
 		switch i % 3 {
@@ -117,11 +121,11 @@ func TestMovingAgainMovesNothingTwice(t *testing.T) {
 			o.timed(j, 1, now)
 		}
 	}
-	redistest.Want(t, "the second time", o.move(), Tally{Known: 300})
-	redistest.Want(t, "with remove", o.move(removing), Tally{Known: 300, Removed: 300})
+	redistest.Want(t, "the second time", o.move(), tally{Known: 300})
+	redistest.Want(t, "with remove", o.move(removing), tally{Known: 300, Removed: 300})
 	redistest.Want(t, "what is left of lmstfy",
 		o.int("EXISTS", "timer_set", "q/ns/q", "d/ns/q", jobs[0].queue.key("j")+"/"+jobs[0].id), 0)
-	redistest.Want(t, "the third time", o.move(removing), Tally{})
+	redistest.Want(t, "the third time", o.move(removing), tally{})
 }
 
 // Move finds every job of an lmstfy server that is in use. Such a server moves jobs between its structures while Move
@@ -150,9 +154,9 @@ func TestNothingIsMissedWhileTheServerWorks(t *testing.T) {
 					o.timed(j, 8, now) // ttr 0, so it comes back at once
 				}
 				if member, err := o.c.Do(ctx, o.c.B().Zrandmember().Key("timer_set").Build()).ToString(); err == nil {
-					if e, ok := timerEntry([]string{member, "1"}); ok {
+					if of, e, ok := timerEntry([]string{member, "1"}); ok {
 						o.do("EVAL", "if redis.call('ZREM', KEYS[1], ARGV[1]) == 1 then redis.call('LPUSH', KEYS[2], ARGV[2]) end",
-							"2", "timer_set", e.queue.key("q"), member, listElement(e.id, 9))
+							"2", "timer_set", of.key("q"), member, listElement(e.id, 9))
 					}
 				}
 			}
@@ -161,7 +165,7 @@ func TestNothingIsMissedWhileTheServerWorks(t *testing.T) {
 	sum := o.move(removing)
 	stop()
 	working.Wait()
-	redistest.Want(t, "moved", sum.Moved(), count)
+	redistest.Want(t, "moved", sum.moved(), count)
 	redistest.Want(t, "removed", sum.Removed, count)
 	got := map[string]string{}
 	for _, queue := range []string{"ns:q0", "ns:q1", "ns:q2"} {
@@ -179,7 +183,7 @@ func TestAJobThatLmstfyLostIsFound(t *testing.T) {
 	o := newOld(t)
 	j := job{queueID{"ns", "q"}, jobID(time.Now(), 0, ""), "x", nil, 0}
 	o.pool(j)
-	redistest.Want(t, "moved", o.move(), Tally{Stray: 1})
+	redistest.Want(t, "moved", o.move(), tally{Stray: 1})
 	r := o.holds("ns:q")[j.id]
 	redistest.Want(t, "kind, payload and tries", fmt.Sprint(r.Kind, " ", string(r.Payload), " ", r.MaxAttempts),
 		"ready x 1")
@@ -201,18 +205,39 @@ func TestWhatIsRefusedStaysWhereItIs(t *testing.T) {
 		o.ready(j, 1)
 	}
 	var refused int
-	sum := o.move(removing, func(c *Config) {
-		c.Refused = func(_, _, _ string, err error) {
+	sum := o.move(removing, func(c *migrate.Config) {
+		c.Refused = func(_, _ string, err error) {
 			refused++
 			if err == nil || errors.Is(err, admin.ErrKnown) {
 				t.Error(err)
 			}
 		}
 	})
-	redistest.Want(t, "moved", sum, Tally{Ready: 1, Refused: 3, Removed: 1})
+	redistest.Want(t, "moved", sum, tally{Ready: 1, Refused: 3, Removed: 1})
 	redistest.Want(t, "reported", refused, 3)
 	redistest.Want(t, "list elements that stay", o.int("LLEN", "q/ns/q")+o.int("LLEN", "q/ns/_q"), 2)
 	if _, there := o.holds("ns:q")[good.id]; !there {
 		t.Error("the good one is not there")
 	}
+}
+
+// The first job of a queue finds the group and the settings that a gateway needs, so no consumer has to come first.
+func TestTheQueueIsReadyForAGateway(t *testing.T) {
+	t.Parallel()
+	o := newOld(t)
+	j := job{queueID{"ns", "q"}, jobID(time.Now(), 0, ""), "x", nil, 0}
+	o.pool(j)
+	o.ready(j, 3)
+	redistest.Want(t, "moved", o.move(), tally{Ready: 1})
+	p, _, err := o.op.ReadPolicy(t.Context(), "ns:q", lmstfy.Group)
+	redistest.Want(t, "settings", fmt.Sprint(p.MaxAttempts, " ", p.VisibilityTimeout, " ", err), "1 168h0m0s <nil>")
+	stats, err := o.op.Stats(t.Context(), "ns:q")
+	redistest.Want(t, "groups", fmt.Sprint(len(stats.Groups), " ", err), "1 <nil>")
+}
+
+// A Redis Cluster is refused, because a scan reads one of its servers alone.
+func TestAClusterIsRefused(t *testing.T) {
+	t.Parallel()
+	_, err := New(t.Context(), redistest.Cluster(t, 3, 0).Server().Client(t), Options{})
+	redistest.Want(t, "error", strings.Contains(fmt.Sprint(err), "must be a single Redis"), true)
 }
