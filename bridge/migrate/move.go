@@ -324,11 +324,15 @@ func (m *mover) store(ctx context.Context, queue string, jobs []Job) (taken []Jo
 	if err != nil {
 		return nil, err
 	}
+	if err := to.Groups(ctx, groupsOfLetters(records)); err != nil {
+		return nil, err
+	}
 	var takenIDs []string
 	for i, err := range to.Write(ctx, records) {
 		job := jobs[i]
-		if errors.Is(err, admin.ErrKnown) && (!wasBegun[i] || wasRefused[i]) {
-			if err = m.compare(ctx, queue, job); errors.Is(err, lua.ErrInvalid) {
+		if errors.Is(err, admin.ErrKnown) {
+			isStored := wasBegun[i] && !wasRefused[i]
+			if err = m.compare(ctx, queue, job, isStored); errors.Is(err, lua.ErrInvalid) {
 				err = cmp.Or(to.Remember(ctx, names(queue, ids[i:i+1], refused)), err)
 			}
 		}
@@ -352,13 +356,27 @@ func (m *mover) store(ctx context.Context, queue string, jobs []Job) (taken []Jo
 	return taken, to.Remember(ctx, names(queue, takenIDs, moved))
 }
 
-// compare looks at the message that has the ID of a job, although no run has begun to move the job. ErrKnown: it is the
-// job, which a run moved longer than the window ago. ErrInvalid: it is another message, or a job with the same ID of
-// another queue that becomes the same queue of duestream.
-func (m *mover) compare(ctx context.Context, queue string, job Job) error {
+// groupsOfLetters returns the groups of the dead letters among records. A letter can only be redriven to a group that
+// exists.
+func groupsOfLetters(records []admin.Record) (groups []string) {
+	for _, r := range records {
+		if r.Kind == admin.RecordDead {
+			groups = append(groups, r.Group)
+		}
+	}
+	return groups
+}
+
+// compare looks at the message that has the ID of a job. ErrKnown: it is the job. ErrInvalid: it is another message, or
+// a job with the same ID of another queue that becomes the same queue of duestream.
+//
+// isStored tells that an interrupted run has begun to move the job, and probably stored it. Then the job may have ended
+// in duestream, and need not be there. Without isStored, the job is there only if a run moved it longer than the window
+// ago.
+func (m *mover) compare(ctx context.Context, queue string, job Job, isStored bool) error {
 	name := m.tallies[queue].Queue
 	for other, tally := range m.tallies {
-		if other == queue || tally.Queue != name {
+		if other == queue || tally.Queue != name || isStored {
 			continue
 		}
 		taken, err := m.imports[queue].Known(ctx, names(other, []string{job.ID}, begun))
@@ -378,6 +396,9 @@ func (m *mover) compare(ctx context.Context, queue string, job Job) error {
 		if bytes.Equal(place.Payload, job.Entry.Payload) && maps.Equal(place.Headers, job.Entry.Headers) {
 			return admin.ErrKnown
 		}
+	}
+	if isStored && len(places) == 0 {
+		return admin.ErrKnown
 	}
 	return lua.Invalid("id", job.Entry.ID, "must be new in queue %s, which has another message with this ID, or had one",
 		name)

@@ -112,9 +112,40 @@ type stay struct {
 	emigrant
 }
 
+// newStay returns a stay, and the documented rights to read and to remove.
+func newStay(t *testing.T, name string, e emigrant) (_ *stay, reading, removing []string) {
+	t.Helper()
+	text, err := os.ReadFile("../../docs/operations/users.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	reading = acl.Also(string(text), "`duestream migrate "+name+"`")
+	removing = slices.Concat(reading, acl.Also(string(text), "`duestream migrate "+name+" --remove`"))
+	if len(reading) == 0 || len(removing) == len(reading) {
+		t.Fatalf("rights %q, and %q", reading, removing)
+	}
+	return &stay{t: t, from: redistest.Own(t), to: redistest.Own(t), operator: acl.Users(string(text))["operator"],
+		emigrant: e}, reading, removing
+}
+
 // with moves the jobs as a user with these rules. It begins with the jobs of the program, and with an empty duestream.
 // It returns what was moved, what the server denied to the user, and the error.
 func (s *stay) with(rules []string, remove bool) (sum migrate.Tally, denied string, moveErr error) {
+	s.t.Helper()
+	s.begin()
+	sum, moveErr = s.again(rules, remove)
+	denials, err := acl.Denials(s.t.Context(), s.from.Client(s.t))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for _, d := range denials {
+		denied += d.What + " "
+	}
+	return sum, denied, moveErr
+}
+
+// begin leaves the jobs of the program alone in its Redis, and empties duestream.
+func (s *stay) begin() {
 	s.t.Helper()
 	s.from.Do(s.t, "FLUSHALL")
 	s.to.Do(s.t, "FLUSHALL")
@@ -124,15 +155,6 @@ func (s *stay) with(rules []string, remove bool) (sum migrate.Tally, denied stri
 			s.t.Fatal(line, " ", err)
 		}
 	}
-	sum, moveErr = s.again(rules, remove)
-	denials, err := acl.Denials(s.t.Context(), c)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	for _, d := range denials {
-		denied += d.What + " "
-	}
-	return sum, denied, moveErr
 }
 
 // again moves the jobs that are there.
@@ -189,20 +211,10 @@ func without(rules []string) map[string][]string {
 // others: without one of them, the migration fails. A user without the rights for --remove moves all jobs, and removes
 // none. When it gets these rights, a repeated run removes them.
 func TestAMigrationNeedsExactlyTheDocumentedRights(t *testing.T) {
-	text, err := os.ReadFile("../../docs/operations/users.md")
-	if err != nil {
-		t.Fatal(err)
-	}
 	for name, e := range emigrants {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := &stay{t: t, from: redistest.Own(t), to: redistest.Own(t),
-				operator: acl.Users(string(text))["operator"], emigrant: e}
-			reading := acl.Also(string(text), "`duestream migrate "+name+"`")
-			removing := slices.Concat(reading, acl.Also(string(text), "`duestream migrate "+name+" --remove`"))
-			if len(reading) == 0 || len(removing) == len(reading) {
-				t.Fatalf("rights %q, and %q", reading, removing)
-			}
+			s, reading, removing := newStay(t, name, e)
 			sum, denied, err := s.with(reading, false)
 			redistest.Want(t, "without --remove", fmt.Sprintf("%d %d %v %s", sum.Moved, sum.Removed, err, denied),
 				fmt.Sprintf("%d 0 <nil> ", e.moved))
@@ -230,5 +242,17 @@ func TestAMigrationNeedsExactlyTheDocumentedRights(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// The Redis of the program is full. Its jobs are moved and removed all the same.
+func TestTheRedisOfTheProgramIsFull(t *testing.T) {
+	t.Parallel()
+	for name, e := range emigrants {
+		s, _, removing := newStay(t, name, e)
+		s.begin()
+		s.from.Do(t, "CONFIG", "SET", "maxmemory", "1")
+		sum, err := s.again(removing, true)
+		redistest.Want(t, name, fmt.Sprint(sum.Moved, sum.Removed, err), fmt.Sprint(e.moved, e.moved, nil))
 	}
 }
