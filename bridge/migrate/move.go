@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/lua"
 )
@@ -388,6 +389,9 @@ func (m *mover) compare(ctx context.Context, queue string, job Job, isStored boo
 				name, other)
 		}
 	}
+	if job.Entry.Kind == admin.RecordRecurrence {
+		return m.compareRecurrence(ctx, name, job, isStored)
+	}
 	places, err := m.cfg.To.Locate(ctx, name, job.Entry.ID)
 	if err != nil && !errors.Is(err, admin.ErrNotFound) {
 		return err
@@ -402,6 +406,21 @@ func (m *mover) compare(ctx context.Context, queue string, job Job, isStored boo
 	}
 	return lua.Invalid("id", job.Entry.ID, "must be new in queue %s, which has another message with this ID, or had one",
 		name)
+}
+
+// compareRecurrence is compare for a recurrence. One that was removed has left a plan.
+func (m *mover) compareRecurrence(ctx context.Context, name string, job Job, isStored bool) error {
+	there, err := m.cfg.To.Recurrence(ctx, name, job.Entry.ID)
+	switch {
+	case errors.Is(err, bridge.ErrNoRecurrence) && isStored:
+		return admin.ErrKnown
+	case err != nil && !errors.Is(err, bridge.ErrNoRecurrence):
+		return err
+	case err == nil && there.Version == lua.SpecVersion(string(job.Entry.Payload)):
+		return admin.ErrKnown
+	}
+	return lua.Invalid("id", job.Entry.ID, "must be new in queue %s, which has another recurrence of this name, or had "+
+		"one", name)
 }
 
 func names(queue string, ids []string, name func(queue, id string) string) []string {

@@ -90,6 +90,44 @@ func TestAnIDThatAProducerTookMeanwhile(t *testing.T) {
 	redistest.Want(t, "jobs that stay", len(r.p.jobs["q"]), 1)
 }
 
+// The same with a recurrence: that of the job is known, and another one of its name is refused.
+func TestARecurrenceThatSomebodyAddedMeanwhile(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	spec := func(every time.Duration) []byte {
+		return redistest.Must(bridge.Recurrence{Name: "nightly", Every: every}.MarshalJSON())
+	}
+	r.p.add("q", "nightly", func(j *Job) {
+		j.Entry = admin.Record{Kind: admin.RecordRecurrence, ID: "nightly", Payload: spec(time.Hour)}
+	})
+	im, err := r.op.Import(t.Context(), "q", r.p.Program(), time.Hour)
+	if err == nil {
+		err = im.Remember(t.Context(), names("q", []string{"nightly"}, begun))
+	}
+	if err == nil {
+		_, err = r.op.Recur(t.Context(), bridge.Recurrence{Queue: "q", Name: "nightly", Every: time.Minute})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	redistest.Want(t, "moved", brief(r.move(removing)), "q→q map[] moved 0 stayed 0 known 0 refused 1 removed 0")
+	if _, err := r.op.RemoveRecurrence(t.Context(), "q", "nightly"); err != nil {
+		t.Fatal(err)
+	}
+	err = errors.Join(im.Write(t.Context(), []admin.Record{r.p.jobs["q"]["nightly"].Entry})...)
+	redistest.Want(t, "restored", err, nil)
+	redistest.Want(t, "again", brief(r.move(removing)), "q→q map[] moved 0 stayed 0 known 1 refused 0 removed 1")
+
+	// A plan is left of a recurrence that was stored, planned and removed.
+	r.p.add("q", "gone", func(j *Job) {
+		j.Entry = admin.Record{Kind: admin.RecordRecurrence, ID: "gone", Payload: spec(time.Hour)}
+	})
+	plan := r.redis.B().Hset().Key("duestream:{q}:planned").FieldValue().FieldValue("gone", "plan").Build()
+	err = errors.Join(im.Remember(t.Context(), names("q", []string{"gone"}, begun)), r.redis.Do(t.Context(), plan).Error())
+	redistest.Want(t, "prepared", err, nil)
+	redistest.Want(t, "removed", brief(r.move(removing)), "q→q map[] moved 0 stayed 0 known 1 refused 0 removed 1")
+}
+
 // A queue may grow between two runs, and while a run goes through its jobs. Every job is moved once.
 func TestAMigrationIntoAQueueThatGrows(t *testing.T) {
 	t.Parallel()
@@ -146,13 +184,14 @@ func TestTwoRunsAtTheSameMoment(t *testing.T) {
 }
 
 // A queue that was moved to may be exported and imported elsewhere. A run into the new queue knows the jobs that are
-// there, although the file does not say what was moved.
+// there, although the file does not say what was moved. It moves a job again that had ended before the export.
 func TestAMigrationAfterAnExport(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.p.add("q", "a")
-	r.p.add("q", "dead", func(j *Job) { j.Entry = DeadLetter(j.Entry, "g", "oops", time.Now()) })
+	r.p.add("q", "ended")
 	redistest.Want(t, "moved", brief(r.move()), "q→q map[scheduled:2] moved 2 stayed 0 known 0 refused 0 removed 0")
+	redistest.Want(t, "ended", r.c.Cancel(t.Context(), "q", "ended"), nil)
 	im, err := r.op.Import(t.Context(), "copy", "file", time.Hour)
 	if err != nil {
 		t.Fatal(err)
@@ -205,8 +244,9 @@ func TestAHistoryTellsWhatWasMoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	redistest.Want(t, "changes", len(story.Changes), 1)
-	redistest.Want(t, "change", fmt.Sprint(story.Changes[0].Event, story.Changes[0].Due.UnixMilli() ==
-		r.p.jobs["q"]["a"].Entry.Due), admin.EventScheduled+"true")
+	change := story.Changes[0]
+	redistest.Want(t, "change", fmt.Sprint(change.Event, " ", change.Due.UnixMilli(), " ", change.By),
+		fmt.Sprint(admin.EventScheduled, " ", r.p.jobs["q"]["a"].Entry.Due, " ", r.op.Name()))
 }
 
 // Beside a bridge of an earlier release, jobs are moved, because they have no ordering key. A recurrence stops the run.

@@ -57,7 +57,7 @@ var below = map[string]string{
 		" internal/ndjson internal/policy lua stream stream/pull",
 	"bridge/lmstfy": "bridge bridge/access bridge/admin bridge/gateway internal/loop internal/ndjson" +
 		" internal/policy internal/view lua stream stream/pull",
-	"bridge/migrate":            "bridge/admin lua",
+	"bridge/migrate":            "bridge bridge/admin lua",
 	"bridge/migrate/asynq":      "bridge bridge/admin bridge/migrate lua",
 	"bridge/migrate/bullmq":     "bridge bridge/admin bridge/migrate lua",
 	"bridge/migrate/delayqueue": "bridge/admin bridge/migrate lua",
