@@ -30,7 +30,8 @@ func hangForGood(release <-chan struct{}) { <-release }
 // letters returns all dead letters of partition 0.
 func (r *rig) letters() []rueidis.XRangeEntry {
 	r.T.Helper()
-	letters, err := r.Client.Do(r.T.Context(), r.Client.B().Xrange().Key(r.Keys.Dead).Start("-").End("+").Build()).AsXRange()
+	all := r.Client.B().Xrange().Key(r.Keys.Dead).Start("-").End("+").Build()
+	letters, err := r.Client.Do(r.T.Context(), all).AsXRange()
 	if err != nil {
 		r.T.Fatal(err)
 	}
@@ -78,7 +79,9 @@ func TestHungHandlerIsAbandoned(t *testing.T) {
 		"handler_timeout: not done after 150ms: the handler ignored its context for another 150ms")
 	lines := log.Lines("handler abandoned")
 	redistest.Want(t, "log lines about the abandoned handler", len(lines), 1)
-	for _, part := range []string{"id=hangs", "slot_kept=false", "abandoned_running=1", "stream.hangForGood", "goroutine "} {
+	for _, part := range []string{
+		"id=hangs", "slot_kept=false", "abandoned_running=1", "stream.hangForGood", "goroutine ",
+	} {
 		if !strings.Contains(lines[0], part) {
 			t.Errorf("the log lacks %q: %s", part, lines[0])
 		}
@@ -113,7 +116,8 @@ func TestOutcomesAfterTheTimeout(t *testing.T) {
 		{"nil", func(context.Context) error { return nil }, Acknowledged, "", 0},
 		{"error", func(context.Context) error { return errors.New("no luck") }, Retried,
 			"handler_timeout: not done after 150ms: no luck", 50 * time.Second},
-		{"cause", func(ctx context.Context) error { return context.Cause(ctx) }, Retried, "handler_timeout: not done after 150ms",
+		{"cause", func(ctx context.Context) error { return context.Cause(ctx) }, Retried,
+			"handler_timeout: not done after 150ms",
 			50 * time.Second},
 		{"retry after", func(context.Context) error { return RetryAfter(time.Hour, errors.New("later")) }, Retried,
 			"handler_timeout: not done after 150ms: later", time.Hour},
@@ -122,7 +126,8 @@ func TestOutcomesAfterTheTimeout(t *testing.T) {
 		{"release", func(context.Context) error { return Release(nil) }, Retried, "handler_timeout: not done after 150ms",
 			50 * time.Second},
 		{"dead letter", func(context.Context) error { return DeadLetter(errors.New("never")) }, Dead, "never", 0},
-		{"panic", func(context.Context) error { panic("boom") }, Retried, "handler_timeout: not done after 150ms: panic: boom",
+		{"panic", func(context.Context) error { panic("boom") }, Retried,
+			"handler_timeout: not done after 150ms: panic: boom",
 			50 * time.Second},
 		{"goexit", func(context.Context) error { runtime.Goexit(); return nil }, Retried,
 			"handler_timeout: not done after 150ms: handler ended its goroutine", 50 * time.Second},
@@ -348,7 +353,7 @@ func TestTimesOfTheTimeout(t *testing.T) {
 			began := time.Now()
 			p.startAll(p.deliveries(t.Context(), []rueidis.XRangeSlice{{ID: "1-1",
 				FieldValues: []lua.FieldValue{{Field: "id", Value: id}, {Field: "attempt", Value: "3"}}}}))
-			<-p.unsettled.added
+			<-p.unsettled.due
 			fails := p.unsettled.fails
 			p.unsettled.fails = nil
 			redistest.Want(t, "failures", len(fails), 1)

@@ -97,7 +97,7 @@ func newPartitionWorker(q *queueWorker, partition int) *partitionWorker {
 	}
 	p.state = loop.Reporter{Log: p.log, Activity: "worker"}
 	p.runners.handle = p.handle
-	p.unsettled.added = make(chan struct{}, 1)
+	p.unsettled.due = make(chan struct{}, 1)
 	defaults := policy.Default()
 	p.policy.Store(&defaults)
 	return p

@@ -76,7 +76,7 @@ func NewWorker(cfg WorkerConfig) (*Worker, error) {
 func (w *Worker) settleNow() {
 	for _, q := range w.queues {
 		for _, p := range q.opened() {
-			loop.Poke(p.unsettled.added)
+			loop.Poke(p.unsettled.due)
 		}
 	}
 }
