@@ -98,10 +98,16 @@ func Shorten(text string) string {
 // callLimit bounds one round trip to the Redis of a program.
 const callLimit = 30 * time.Second
 
+// Limit gives a round trip to the Redis of a program 30 seconds. Move cannot be interrupted during a batch, so each
+// round trip needs a limit: without it, a server that hangs would hold the run for ever.
+func Limit(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, callLimit)
+}
+
 // Do sends commands to the Redis of a program in one round trip, within 30 seconds. It returns the server's first
 // error, unless the error means that a key is missing or has a foreign type.
 func Do(ctx context.Context, c rueidis.Client, cmds ...rueidis.Completed) ([]rueidis.RedisResult, error) {
-	call, cancel := context.WithTimeout(ctx, callLimit)
+	call, cancel := Limit(ctx)
 	defer cancel()
 	answers := c.DoMulti(call, cmds...)
 	for _, answer := range answers {

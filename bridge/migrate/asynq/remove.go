@@ -53,7 +53,9 @@ func (s *Source) Remove(ctx context.Context, queue string, jobs []migrate.Job) (
 		runs[i] = rueidis.LuaExec{Keys: keys, Args: []string{job.ID, key(queue, "g:")}}
 	}
 	removed := make([]bool, len(jobs))
-	for i, answer := range removeTask.ExecMulti(ctx, s.c, runs...) {
+	call, cancel := migrate.Limit(ctx)
+	defer cancel()
+	for i, answer := range removeTask.ExecMulti(call, s.c, runs...) {
 		n, err := answer.AsInt64()
 		if err != nil {
 			return nil, fmt.Errorf("remove task %s: %w", jobs[i].ID, err)

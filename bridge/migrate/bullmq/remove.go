@@ -59,7 +59,7 @@ func (s *Source) Remove(ctx context.Context, queue string, jobs []migrate.Job) (
 		p, _ := job.Place.(place)
 		if p.scheduler != "" {
 			keys := []string{s.key(queue, "repeat"), s.key(queue, "repeat:"+p.scheduler)}
-			if err := removeScheduler.Exec(ctx, s.c, keys, []string{p.scheduler}).Error(); err != nil {
+			if err := s.removeScheduler(ctx, keys, p.scheduler); err != nil {
 				return nil, fmt.Errorf("remove job scheduler %s: %w", p.scheduler, err)
 			}
 			removed[i] = true
@@ -79,7 +79,9 @@ func (s *Source) Remove(ctx context.Context, queue string, jobs []migrate.Job) (
 	if len(runs) == 0 {
 		return removed, nil
 	}
-	for n, answer := range removeJob.ExecMulti(ctx, s.c, runs...) {
+	call, cancel := migrate.Limit(ctx)
+	defer cancel()
+	for n, answer := range removeJob.ExecMulti(call, s.c, runs...) {
 		deleted, err := answer.AsInt64()
 		if err != nil {
 			return nil, fmt.Errorf("remove job %s: %w", jobs[of[n]].ID, err)
@@ -87,4 +89,10 @@ func (s *Source) Remove(ctx context.Context, queue string, jobs []migrate.Job) (
 		removed[of[n]] = deleted == 1
 	}
 	return removed, nil
+}
+
+func (s *Source) removeScheduler(ctx context.Context, keys []string, name string) error {
+	call, cancel := migrate.Limit(ctx)
+	defer cancel()
+	return removeScheduler.Exec(call, s.c, keys, []string{name}).Error()
 }

@@ -34,7 +34,9 @@ func (s *Source) Remove(ctx context.Context, queue string, jobs []migrate.Job) (
 			key(queue, unack), key(queue, ready), key(queue, retry), key(queue, retryCounts)}}
 	}
 	removed := make([]bool, len(jobs))
-	for i, answer := range removeMessage.ExecMulti(ctx, s.c, runs...) {
+	call, cancel := migrate.Limit(ctx)
+	defer cancel()
+	for i, answer := range removeMessage.ExecMulti(call, s.c, runs...) {
 		if err := answer.Error(); err != nil {
 			return nil, fmt.Errorf("remove message %s: %w", jobs[i].ID, err)
 		}
