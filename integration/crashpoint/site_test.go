@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -45,7 +46,7 @@ func scriptNames() []string {
 	return names
 }
 
-// sitesOf returns the sites of a script in source order, those of its libraries first, without unreachable ones.
+// sitesOf returns the sites of a script in the order of the text that the server gets.
 func sitesOf(t testing.TB, name string) []site {
 	read := func(file string) string {
 		text, err := os.ReadFile(filepath.Join(scriptDir, file+".lua"))
@@ -60,13 +61,11 @@ func sitesOf(t testing.TB, name string) []site {
 	}
 	all = append(all, sitesIn(name, read(name))...)
 	for _, sent := range sitesIn(name, lua.Source(name)) {
-		for len(all) > 0 && all[0].line != sent.line {
-			all = all[1:]
-		}
-		if len(all) == 0 {
+		first := slices.IndexFunc(all, func(one site) bool { return one.line == sent.line })
+		if first < 0 {
 			t.Fatalf("%s sends a command that is in none of its files: %s", name, sent.line)
 		}
-		sites, all = append(sites, all[0]), all[1:]
+		sites, all = append(sites, all[first]), slices.Delete(all, first, first+1)
 	}
 	return sites
 }

@@ -115,3 +115,26 @@ func TestScriptBringsTheFunctionsThatItReaches(t *testing.T) {
 		}
 	}
 }
+
+// Only the other locals that a script can reach are sent with it. A local may take several lines.
+func TestScriptBringsTheConstantsThatItReaches(t *testing.T) {
+	t.Parallel()
+	constants, others := splitConstants("local A = 'a'\n" +
+		"local TABLE = {\n  one = A,\n}\n" +
+		"local clock, now = pcall(clock_of)\nread(clock)\n" +
+		"local LONG = 'x' ..\n  'y'\n" +
+		"local B = 2\n")
+	if want := "local clock, now = pcall(clock_of)\nread(clock)\n"; others != want {
+		t.Errorf("other lines are %q, want %q", others, want)
+	}
+	for text, want := range map[string]string{
+		"return TABLE.one\n": "local A = 'a'\nlocal TABLE = {\n  one = A,\n}\n",
+		"return LONG\n":      "local LONG = 'x' ..\n  'y'\n",
+		"return B, Bs\n":     "local B = 2\n",
+		"return 'nothing'\n": "",
+	} {
+		if got := constants.reachableFrom(text); got != want {
+			t.Errorf("%q reaches %q, want %q", text, got, want)
+		}
+	}
+}

@@ -25,7 +25,8 @@ func (s *Sources) Needs(script string) ([]Need, error) {
 }
 
 // NeedsAfterFirstWrite returns the commands that a script may call after its first write, without commands on whose
-// effect nothing depends. The script checks before its first write that its user may run these commands.
+// effect nothing depends. The script checks before its first write that its user may run these commands. A script that
+// takes back its writes needs no check, and has none of these.
 func (s *Sources) NeedsAfterFirstWrite(script string) ([]Need, error) {
 	file, err := s.script(script)
 	if err != nil {
@@ -44,6 +45,9 @@ var optionalLine = regexp.MustCompile(`(?m)^ *(if [\w.]+ then )?pcall\(\w+(, [\w
 func (s *Sources) needsAfterFirstWrite(file *source) ([]Need, error) {
 	before, writes, found := cutAtFirstWrite(file.text)
 	before, writes = withoutComments(before), optionalLine.ReplaceAllString(withoutComments(writes), "")
+	if strings.Contains(file.text, "\n"+takesBackComment) {
+		return nil, nil
+	}
 	if !found {
 		return needsOf(file, s.library(file)+writes)
 	}

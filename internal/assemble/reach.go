@@ -1,6 +1,7 @@
 package assemble
 
 import (
+	"regexp"
 	"slices"
 	"strings"
 	"unicode"
@@ -12,6 +13,7 @@ type luaText struct {
 	rest      string
 }
 
+// function is a local function, or another local that a text declares.
 type function struct{ name, text string }
 
 // split splits a text. A function begins with a line that begins with "local function". It ends with the same line if
@@ -33,6 +35,30 @@ func split(text string) luaText {
 		inside = line != "end\n" && !(strings.HasPrefix(line, "local function ") && strings.HasSuffix(line, " end\n"))
 	}
 	return l
+}
+
+var constant = regexp.MustCompile(`^local (\w+) = `)
+
+// splitConstants splits lines outside of functions into the locals that they declare, each by itself, and the other
+// lines. A local ends before the next line that begins without a space, except for a closing brace. A server that runs a
+// script also runs these lines, so a script gets only the locals that it can reach.
+func splitConstants(text string) (constants luaText, others string) {
+	inside := false
+	for line := range strings.Lines(text) {
+		continues := strings.HasPrefix(line, " ") || strings.HasPrefix(line, "}")
+		if declared := constant.FindStringSubmatch(line); declared != nil {
+			constants.functions = append(constants.functions, function{name: declared[1]})
+			inside = true
+		} else if !continues {
+			inside = false
+		}
+		if inside {
+			constants.functions[len(constants.functions)-1].text += line
+		} else {
+			others += line
+		}
+	}
+	return constants, others
 }
 
 // reachableFrom returns the texts of the functions that a text names, directly or through each other, in their order. A
@@ -60,6 +86,14 @@ func (l luaText) reachableFrom(text string) string {
 // without returns the text without the functions of a name.
 func (l luaText) without(name string) luaText {
 	l.functions = slices.DeleteFunc(slices.Clone(l.functions), func(f function) bool { return f.name == name })
+	return l
+}
+
+// withoutFunctionsOf returns the text without the functions that another text declares.
+func (l luaText) withoutFunctionsOf(text string) luaText {
+	for _, f := range split(text).functions {
+		l = l.without(f.name)
+	}
 	return l
 }
 

@@ -9,6 +9,10 @@ import (
 // comment ends the script, and nothing was changed.
 const firstWriteComment = "-- Everything is known before the first write"
 
+// takesBackComment is the comment of a script that takes back its writes when a later one is refused. Such a script needs
+// no check of its user's rights before its first write.
+const takesBackComment = firstWriteComment + ", and is taken back if a later one is refused."
+
 // Script returns the text of a script as the server gets it.
 func (s *Sources) Script(name string) (string, error) {
 	file, err := s.script(name)
@@ -19,13 +23,23 @@ func (s *Sources) Script(name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	// The functions that only the handling of an error needs are declared there, because a declaration costs time.
+	regular, onError, _ := strings.Cut(script, returnReply)
 	library := split(s.library(file))
-	return library.rest + library.reachableFrom(script) + script, nil
+	functions := library.reachableFrom(regular)
+	functionsOnError := library.withoutFunctionsOf(functions).reachableFrom(onError)
+	script = functions + regular + returnReply + functionsOnError + onError
+	constants, others := splitConstants(library.rest)
+	return constants.reachableFrom(others+script) + others + script, nil
 }
 
+// returnReply ends a script whose main function did not fail.
+const returnReply = "if ok then return reply end\n"
+
 // guarded returns a script with two checks of its user's rights, and with errors that name the key or the command. The
-// first check stands before the first write, because a refusal between two writes would leave the work half done. The
-// second check, after an error, names the right that was missing. keep is applied to each part of the file.
+// first check stands before the first write, because a refusal between two writes would leave the work half done; see
+// takesBackComment for the exception. The second check, after an error, names the right that was missing. keep is
+// applied to each part of the file.
 func (s *Sources) guarded(file *source, keep func(text string) string) (string, error) {
 	all, err := s.needs(file)
 	if err != nil {
@@ -44,7 +58,7 @@ func (s *Sources) guarded(file *source, keep func(text string) string) (string, 
 		keep(before) + guard(file, afterFirstWrite) + keep(after) +
 		"end\n" +
 		"local ok, reply = pcall(main)\n" +
-		"if ok then return reply end\n" +
+		returnReply +
 		"if is_denied(reply) then " + refusal(file, all) + "end\n" +
 		folded("return naming_key(reply, {", types, "})"), nil
 }

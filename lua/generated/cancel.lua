@@ -6,25 +6,11 @@ local PARKED = 4e15
 local MAX_VALUE_BYTES = 1024 -- longer values are cut
 local MOST_CHANGES = 16 -- in one entry of the history
 local DEFAULT_HISTORY_MS = '86400000' -- one day
-local TOLD_READY = {id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group'}
-local TOLD = {
-  id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group',
-  group = 'group', entry = 'entry', reason = 'reason', error = 'error',
-}
-local MAX_FIELDS = 1000
-local MAX_FIELD_BYTES = 65536
-local MAX_META_BYTES = 524288
-local MAX_ENTRY_BYTES = 1072693248 -- 1 GiB, the server's limit, less 1 MiB for the names and values that we add
 local utf8_sequences = {
   '[\194-\223][\128-\191]', '\224[\160-\191][\128-\191]', '[\225-\236\238\239][\128-\191][\128-\191]',
   '\237[\128-\159][\128-\191]', '\240[\144-\191][\128-\191][\128-\191]',
   '[\241-\243][\128-\191][\128-\191][\128-\191]', '\244[\128-\143][\128-\191][\128-\191]',
 }
-local BASE64_DIGITS = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/'
-local RETRY = '^{"id":"([^%c"\\\127-\255]+)","for":"([^%c"\\\127-\255]+)",' ..
-  '"attempt":"([1-9])","error":"([^%c"\\\127-\255]*)"}$'
-local LETTER_FIELDS = {'group', 'entry', 'reason', 'dead_ms', 'meta', 'raw'} -- fields that only dead letters have
-local MESSAGE_PREFIX = 'message:'
 local MOST_SKIPPED = 100 -- places whose message is not parked any more
 local VERSION = SEP .. 'version ' -- the beginning of a version, by which it is told from an ID among the arguments
 local MOST_COMPARED = 524288 -- bytes of meta; a message with a larger meta is malformed
@@ -46,24 +32,6 @@ local function wrong_type(want)
     end
   end
   return nil
-end
-local function error_of(failure)
-  return type(failure) == 'table' and failure.err or tostring(failure)
-end
-local function is_denied(failure)
-  local text = error_of(failure)
-  for _, words in ipairs({'NOPERM', 'ACL failure', 'user executing the script can'}) do
-    if string.find(text, words, 1, true) then return true end
-  end
-  return false
-end
-local function naming_key(failure, want)
-  local text = error_of(failure)
-  local may_ask, bad = false, nil
-  if string.find(text, 'WRONGTYPE', 1, true) then may_ask, bad = pcall(wrong_type, want) end
-  if may_ask and bad then text = bad.err end
-  if not string.find(text, '^%u+ ') then return redis.error_reply('ERR ' .. text) end -- an error of Lua
-  return {err = text, ignore_error_stats_update = true} -- the server has counted the command's error already
 end
 local function number_of(score)
   return tonumber(score) or (string.find(score, '^-') and 0 or math.huge)
@@ -294,6 +262,24 @@ return reply
 end
 local ok, reply = pcall(main)
 if ok then return reply end
+local function error_of(failure)
+  return type(failure) == 'table' and failure.err or tostring(failure)
+end
+local function is_denied(failure)
+  local text = error_of(failure)
+  for _, words in ipairs({'NOPERM', 'ACL failure', 'user executing the script can'}) do
+    if string.find(text, words, 1, true) then return true end
+  end
+  return false
+end
+local function naming_key(failure, want)
+  local text = error_of(failure)
+  local may_ask, bad = false, nil
+  if string.find(text, 'WRONGTYPE', 1, true) then may_ask, bad = pcall(wrong_type, want) end
+  if may_ask and bad then text = bad.err end
+  if not string.find(text, '^%u+ ') then return redis.error_reply('ERR ' .. text) end -- an error of Lua
+  return {err = text, ignore_error_stats_update = true} -- the server has counted the command's error already
+end
 if is_denied(reply) then do local may = redis.acl_check_cmd
 local lacks = may and (not may('EXISTS', KEYS[3]) and {'EXISTS', KEYS[3]}
   or not may('EXISTS', KEYS[4]) and {'EXISTS', KEYS[4]}

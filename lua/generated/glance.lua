@@ -2,7 +2,6 @@
 local SEP = '\31'
 local MOST_BYTES = 1048576
 local LATER = -9
-local PARKED = 4e15
 local function digits(n)
   return string.format(n % 1 == 0 and n > -1e15 and n < 1e15 and '%d' or '%.0f', n)
 end
@@ -24,21 +23,6 @@ local function wrong_type(want)
 end
 local function error_of(failure)
   return type(failure) == 'table' and failure.err or tostring(failure)
-end
-local function is_denied(failure)
-  local text = error_of(failure)
-  for _, words in ipairs({'NOPERM', 'ACL failure', 'user executing the script can'}) do
-    if string.find(text, words, 1, true) then return true end
-  end
-  return false
-end
-local function naming_key(failure, want)
-  local text = error_of(failure)
-  local may_ask, bad = false, nil
-  if string.find(text, 'WRONGTYPE', 1, true) then may_ask, bad = pcall(wrong_type, want) end
-  if may_ask and bad then text = bad.err end
-  if not string.find(text, '^%u+ ') then return redis.error_reply('ERR ' .. text) end -- an error of Lua
-  return {err = text, ignore_error_stats_update = true} -- the server has counted the command's error already
 end
 local function bytes_of(body)
   local bytes = 0
@@ -171,6 +155,21 @@ return reply
 end
 local ok, reply = pcall(main)
 if ok then return reply end
+local function is_denied(failure)
+  local text = error_of(failure)
+  for _, words in ipairs({'NOPERM', 'ACL failure', 'user executing the script can'}) do
+    if string.find(text, words, 1, true) then return true end
+  end
+  return false
+end
+local function naming_key(failure, want)
+  local text = error_of(failure)
+  local may_ask, bad = false, nil
+  if string.find(text, 'WRONGTYPE', 1, true) then may_ask, bad = pcall(wrong_type, want) end
+  if may_ask and bad then text = bad.err end
+  if not string.find(text, '^%u+ ') then return redis.error_reply('ERR ' .. text) end -- an error of Lua
+  return {err = text, ignore_error_stats_update = true} -- the server has counted the command's error already
+end
 if is_denied(reply) then do local may = redis.acl_check_cmd
 local lacks = may and (not may('TIME') and {'TIME', ''}
   or not may('TYPE', KEYS[1]) and {'TYPE', KEYS[1]}

@@ -2,15 +2,9 @@
 local SEP = '\31'
 local MOST_BYTES = 1048576
 local LATER = -9
-local PARKED = 4e15
 local MAX_VALUE_BYTES = 1024 -- longer values are cut
 local MOST_CHANGES = 16 -- in one entry of the history
 local DEFAULT_HISTORY_MS = '86400000' -- one day
-local TOLD_READY = {id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group'}
-local TOLD = {
-  id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group',
-  group = 'group', entry = 'entry', reason = 'reason', error = 'error',
-}
 local GONE = 'gone'
 local function digits(n)
   return string.format(n % 1 == 0 and n > -1e15 and n < 1e15 and '%d' or '%.0f', n)
@@ -30,24 +24,6 @@ local function wrong_type(want)
     end
   end
   return nil
-end
-local function error_of(failure)
-  return type(failure) == 'table' and failure.err or tostring(failure)
-end
-local function is_denied(failure)
-  local text = error_of(failure)
-  for _, words in ipairs({'NOPERM', 'ACL failure', 'user executing the script can'}) do
-    if string.find(text, words, 1, true) then return true end
-  end
-  return false
-end
-local function naming_key(failure, want)
-  local text = error_of(failure)
-  local may_ask, bad = false, nil
-  if string.find(text, 'WRONGTYPE', 1, true) then may_ask, bad = pcall(wrong_type, want) end
-  if may_ask and bad then text = bad.err end
-  if not string.find(text, '^%u+ ') then return redis.error_reply('ERR ' .. text) end -- an error of Lua
-  return {err = text, ignore_error_stats_update = true} -- the server has counted the command's error already
 end
 local function number_of(score)
   return tonumber(score) or (string.find(score, '^-') and 0 or math.huge)
@@ -220,6 +196,24 @@ return {more and LATER or 1, #back, plan_text(plan)}
 end
 local ok, reply = pcall(main)
 if ok then return reply end
+local function error_of(failure)
+  return type(failure) == 'table' and failure.err or tostring(failure)
+end
+local function is_denied(failure)
+  local text = error_of(failure)
+  for _, words in ipairs({'NOPERM', 'ACL failure', 'user executing the script can'}) do
+    if string.find(text, words, 1, true) then return true end
+  end
+  return false
+end
+local function naming_key(failure, want)
+  local text = error_of(failure)
+  local may_ask, bad = false, nil
+  if string.find(text, 'WRONGTYPE', 1, true) then may_ask, bad = pcall(wrong_type, want) end
+  if may_ask and bad then text = bad.err end
+  if not string.find(text, '^%u+ ') then return redis.error_reply('ERR ' .. text) end -- an error of Lua
+  return {err = text, ignore_error_stats_update = true} -- the server has counted the command's error already
+end
 if is_denied(reply) then do local may = redis.acl_check_cmd
 local lacks = may and (not may('HGET', KEYS[2], '0') and {'HGET', KEYS[2]}
   or KEYS[6] and not may('HGET', KEYS[6], '0') and {'HGET', KEYS[6]}

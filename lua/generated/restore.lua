@@ -2,7 +2,6 @@
 local SEP = '\31'
 local MOST_BYTES = 1048576
 local LATER = -9
-local PARKED = 4e15
 local MAX_VALUE_BYTES = 1024 -- longer values are cut
 local MOST_CHANGES = 16 -- in one entry of the history
 local DEFAULT_HISTORY_MS = '86400000' -- one day
@@ -29,24 +28,6 @@ local function wrong_type(want)
     end
   end
   return nil
-end
-local function error_of(failure)
-  return type(failure) == 'table' and failure.err or tostring(failure)
-end
-local function is_denied(failure)
-  local text = error_of(failure)
-  for _, words in ipairs({'NOPERM', 'ACL failure', 'user executing the script can'}) do
-    if string.find(text, words, 1, true) then return true end
-  end
-  return false
-end
-local function naming_key(failure, want)
-  local text = error_of(failure)
-  local may_ask, bad = false, nil
-  if string.find(text, 'WRONGTYPE', 1, true) then may_ask, bad = pcall(wrong_type, want) end
-  if may_ask and bad then text = bad.err end
-  if not string.find(text, '^%u+ ') then return redis.error_reply('ERR ' .. text) end -- an error of Lua
-  return {err = text, ignore_error_stats_update = true} -- the server has counted the command's error already
 end
 local function bytes_of(body)
   local bytes = 0
@@ -189,6 +170,24 @@ return reply
 end
 local ok, reply = pcall(main)
 if ok then return reply end
+local function error_of(failure)
+  return type(failure) == 'table' and failure.err or tostring(failure)
+end
+local function is_denied(failure)
+  local text = error_of(failure)
+  for _, words in ipairs({'NOPERM', 'ACL failure', 'user executing the script can'}) do
+    if string.find(text, words, 1, true) then return true end
+  end
+  return false
+end
+local function naming_key(failure, want)
+  local text = error_of(failure)
+  local may_ask, bad = false, nil
+  if string.find(text, 'WRONGTYPE', 1, true) then may_ask, bad = pcall(wrong_type, want) end
+  if may_ask and bad then text = bad.err end
+  if not string.find(text, '^%u+ ') then return redis.error_reply('ERR ' .. text) end -- an error of Lua
+  return {err = text, ignore_error_stats_update = true} -- the server has counted the command's error already
+end
 if is_denied(reply) then do local may = redis.acl_check_cmd
 local lacks = may and (not may('TIME') and {'TIME', ''}
   or not may('TYPE', KEYS[1]) and {'TYPE', KEYS[1]}
