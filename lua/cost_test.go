@@ -25,14 +25,12 @@ func TestCommandsOfACallWithOneMessage(t *testing.T) {
 		return changed
 	}
 	enqueue := func(items ...Item) func(b *testQueue) { return func(b *testQueue) { b.enqueueAs(token, items...) } }
-	fresh := func(items ...Item) func(b *testQueue) {
-		return func(b *testQueue) {
-			if _, err := EnqueueFresh(b.ctx, b.c, b.k, token, items); err != nil {
-				b.Fatal(err)
-			}
-		}
+	fresh := func(items ...Item) func(b *testQueue) { return func(b *testQueue) { b.enqueueFresh(token, items...) } }
+	one := func(token Token, item Item) func(b *testQueue) {
+		return func(b *testQueue) { b.enqueueOne(token, item) }
 	}
-	before := func(b *testQueue) { // others are scheduled, and the previous call is remembered
+	first := Token{Name: "2", Window: time.Minute} // the caller's previous call, if any, is not remembered
+	before := func(b *testQueue) {                 // others are scheduled, and the previous call is remembered
 		b.enqueueAs(Token{Name: "1", Window: time.Minute}, Item{ID: "first", When: After(time.Minute), Payload: []byte("p")})
 	}
 	var held Entry
@@ -50,10 +48,15 @@ func TestCommandsOfACallWithOneMessage(t *testing.T) {
 		call   func(b *testQueue)
 		want   string // the commands, sorted
 	}{
-		{"schedule", before, fresh(item), "hexists hget hset time zadd zadd zcount zrem zscore"},
-		{"schedule the first", func(*testQueue) {}, fresh(item),
-			"hexists hget hset time xadd zadd zadd zcount zrem zscore"},
-		{"schedule with headers", before, fresh(with(func(i *Item) { i.Meta = headers })),
+		{"schedule", before, one(first, item), "hget hset time zadd zcount"},
+		{"schedule the first", func(*testQueue) {}, one(first, item), "hget hset time xadd zadd zcount"},
+		{"schedule with headers", before, one(first, with(func(i *Item) { i.Meta = headers })),
+			"hget hset hset time zadd zcount"},
+		{"schedule what is due soon", func(*testQueue) {}, one(first, with(func(i *Item) { i.When = After(time.Second) })),
+			"hget hset time xadd zadd zadd zcount zscore"},
+		{"schedule after a call that is remembered", before, one(token, item), "hget hset time zadd zcount zrem"},
+		{"schedule a large payload", before, fresh(item), "hexists hget hset time zadd zadd zcount zrem zscore"},
+		{"schedule a large payload with headers", before, fresh(with(func(i *Item) { i.Meta = headers })),
 			"hexists hexists hget hset hset time zadd zadd zcount zrem zscore"},
 		{"schedule an ID", before, enqueue(with(func(i *Item) { i.Dedup = Refuse })),
 			"hget hlen hset time zadd zadd zcount zmscore zmscore zmscore zrange zrem"},

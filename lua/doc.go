@@ -21,8 +21,8 @@
 //   - the number of commands of a call with one message is written down (TestCommandsOfACallWithOneMessage);
 //   - a member that cannot be used is dead-lettered by itself and stops nothing (TestDrainBuriesMalformedMembersAlone);
 //   - every exit from a pending list is won by one side (TestOneOfManyRacingExitsWins, and the model);
-//   - a full server refuses only the scripts that take in new data, each as a whole: enqueue, enqueue_fresh, restore,
-//     recur, plan and run_recurrence (TestFullServerRefusesOnlyEnqueue);
+//   - a full server refuses only the scripts that take in new data, each as a whole: enqueue, enqueue_fresh,
+//     enqueue_one, restore, recur, plan and run_recurrence (TestFullServerRefusesOnlyEnqueue);
 //   - a function has the same effect as its script (on the shared server each test of the contract runs through both;
 //     assemble.TestFunctionsAreTheirScripts);
 //   - a page of an export begins where the last one ended, even if members left the schedule meanwhile

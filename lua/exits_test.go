@@ -97,7 +97,7 @@ func TestOneOfManyRacingExitsWins(t *testing.T) {
 // partition, or an invented name. Before, a dead letter for an entry that was no longer pending left an empty
 // dead-letter stream behind.
 func TestCallsForMissingThingsCreateNoKey(t *testing.T) {
-	creates := []*script{enqueueScript, enqueueFreshScript, ensureGroupScript, planScript, recurScript,
+	creates := []*script{enqueueScript, enqueueFreshScript, enqueueOneScript, ensureGroupScript, planScript, recurScript,
 		runRecurrenceScript,
 		registerScript, heartbeatScript, configureScript, setPolicyScript, signalScript, takeScript, restoreScript,
 		claimScript}

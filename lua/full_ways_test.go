@@ -11,7 +11,8 @@ import (
 )
 
 // takesIn names the scripts that store new data: a full server refuses these, and no others.
-var takesIn = []*script{enqueueScript, enqueueFreshScript, restoreScript, recurScript, planScript, runRecurrenceScript}
+var takesIn = []*script{enqueueScript, enqueueFreshScript, enqueueOneScript, restoreScript, recurScript, planScript,
+	runRecurrenceScript}
 
 // fullWay is a way through a script whose first write differs from that of the call in the table of calls.
 type fullWay struct {

@@ -22,7 +22,7 @@ func scripts() []*script {
 		cancelRetriesScript, claimScript,
 		configureScript, deleteEmptyScript, drainScript, dropConsumerScript, dropGroupsScript,
 		enqueueScript,
-		enqueueFreshScript,
+		enqueueFreshScript, enqueueOneScript,
 		ensureGroupScript, expireScript, exportScript, extendScript, findEntriesScript,
 		findLostScript, findOrphansScript, findUnfinishedScript,
 		glanceScript, heartbeatScript, orphansScript, passTurnsScript, planScript, receiveScript, reclaimScript, recurScript,

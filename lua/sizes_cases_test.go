@@ -10,7 +10,8 @@ import (
 func ordeals() map[string]func(*ordeal) {
 	return map[string]func(*ordeal){
 		"drain": (*ordeal).drain, "enqueue": (*ordeal).enqueue, "enqueue_fresh": (*ordeal).enqueueFresh,
-		"cancel": (*ordeal).cancel, "reschedule": (*ordeal).reschedule,
+		"enqueue_one": (*ordeal).enqueueOne,
+		"cancel":      (*ordeal).cancel, "reschedule": (*ordeal).reschedule,
 		"cancel_retries": (*ordeal).walkCancelling, "reschedule_retries": (*ordeal).walkRescheduling,
 		"export":         (*ordeal).export,
 		"cancel_entries": (*ordeal).cancelEntries,
@@ -121,6 +122,17 @@ func (o *ordeal) enqueueFresh() {
 	o.must(err)
 	_, err = EnqueueFresh(b.ctx, o.scale, b.k, Token{Name: "second", Done: "first", Window: time.Minute}, items)
 	o.must(err)
+}
+
+func (o *ordeal) enqueueOne() {
+	b := o.b
+	o.schedule(o.number("members", 0, 20))
+	for i, token := range []Token{{Name: "first", Window: time.Hour}, {Name: "second", Done: "first", Window: time.Hour}} {
+		item := Item{ID: fmt.Sprint("i", i), When: After(time.Minute), Payload: make([]byte, 1+o.size("item")),
+			Meta: `{"h:a":"b"}`}
+		_, _, err := EnqueueOne(b.ctx, o.scale, b.k, token, item)
+		o.must(err)
+	}
 }
 
 func (o *ordeal) cancel() {

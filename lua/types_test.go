@@ -45,7 +45,7 @@ func (c call) sparedElse(b *testQueue) []string {
 		return []string{b.k.Wake, b.k.Turns, b.k.Leases, b.k.Progress}
 	case cancelEntriesScript, withdrawScript:
 		return []string{b.k.Wake}
-	case enqueueFreshScript:
+	case enqueueFreshScript, enqueueOneScript:
 		return []string{b.k.Wake}
 	case ackScript: // for a message without a key
 		return []string{b.k.Due, b.k.Wake, b.k.Turns}
@@ -96,6 +96,14 @@ func calls() []call {
 					[]string{"t", "before", "60000", "due", "1", "orphan", "+1000", "due", "who"})
 				return err
 			}},
+		{enqueueOneScript, queue(func(k Keys) []string {
+			return []string{k.Due, k.Payload, k.Meta, k.Wake, k.Seen, k.Policy}
+		}), func(b *testQueue) error {
+			token := Token{Name: "t", Done: "before", Window: time.Hour}
+			_, _, err := EnqueueOne(b.ctx, b.c, b.k, token,
+				Item{ID: "one", When: After(time.Second), Payload: []byte("p"), Meta: `{"h:a":"b"}`})
+			return err
+		}},
 		{cancelScript, queue(func(k Keys) []string {
 			return []string{k.Due, k.Payload, k.Meta, k.Seen, k.Policy, k.History, k.Turns, k.Wake}
 		}), func(b *testQueue) error {

@@ -12,6 +12,7 @@ var usersOf = map[string][]string{
 	"drain":         {"bridge", "gateway"},
 	"drop_consumer": {"bridge", "worker"}, "drop_groups": nil,
 	"enqueue": {"bridge", "gateway", "producer"}, "enqueue_fresh": {"gateway", "producer"},
+	"enqueue_one":  {"gateway", "producer"},
 	"ensure_group": {"gateway", "worker"}, "expire": {"gateway"}, "export": {"bridge"},
 	"glance": {"gateway"},
 	"extend": {"gateway", "worker"}, "find_entries": {"gateway"}, "find_lost": {"doctor"},

@@ -95,6 +95,40 @@ func scheduling() []scenario {
 			s.owe("a", "first", delivered, delivered)
 			return call
 		}, mend: func(s *scene) { s.do("HDEL", s.k.Payload, headerless) }}, // an orphan if the call was refused
+		{script: "enqueue_one", state: "as most calls", prepare: func(s *scene) func(rueidis.Client) error {
+			s.group("a")
+			earlier := lua.Token{Name: "earlier", Window: time.Minute}
+			_, err := lua.Enqueue(s.ctx, s.c, s.k, earlier, nil, lua.Durability{})
+			s.must(err)
+			one := item("one", hour)
+			s.owe("a", "one", delivered|gone, delivered)
+			return func(c rueidis.Client) error {
+				token := lua.Token{Name: "t", Done: "earlier", Window: time.Minute}
+				_, _, err := lua.EnqueueOne(s.ctx, c, s.k, token, one)
+				return err
+			}
+		}},
+		{script: "enqueue_one", state: "due within the token's window", prepare: func(s *scene) func(rueidis.Client) error {
+			s.group("a")
+			one := item("one", hour)
+			s.owe("a", "one", delivered|gone, delivered)
+			return func(c rueidis.Client) error {
+				_, _, err := lua.EnqueueOne(s.ctx, c, s.k, lua.Token{Name: "t", Window: 2 * time.Hour}, one)
+				return err
+			}
+		}},
+		{script: "enqueue_one", state: "repeated while the message is scheduled",
+			prepare: func(s *scene) func(rueidis.Client) error {
+				s.group("a")
+				one := item("one", hour)
+				call := func(c rueidis.Client) error {
+					_, _, err := lua.EnqueueOne(s.ctx, c, s.k, lua.Token{Name: "t", Window: time.Minute}, one)
+					return err
+				}
+				s.must(call(s.c))
+				s.owe("a", "one", delivered, delivered)
+				return call
+			}},
 		{script: "enqueue", state: "in the place of what is scheduled", prepare: func(s *scene) func(rueidis.Client) error {
 			s.group("a")
 			s.send(item("hastened", hour), item("put off", hour), item("kept", hour))

@@ -227,6 +227,14 @@ func failAt(t *testing.T, s *scene, sc scenario, n int, repeated, clean bool, se
 	return at, found
 }
 
+// takesBack has the commands that run only after another command was refused, so a scenario with one refusal does not
+// refuse them. lua.TestEnqueueOneTakesBackWhatItHasWritten holds them.
+var takesBack = map[string]bool{
+	"if wrote_payload then redis.pcall('HDEL', payload, id) end":     true,
+	"if wrote_meta then redis.pcall('HDEL', meta, id) end":           true,
+	"if wrote_mark then redis.pcall('ZREM', seen, SEP .. token) end": true,
+}
+
 // checkSites compares the reached sites with the sources: a command in a script's own file must have been refused in
 // that script, and one in a shared file in some script.
 func checkSites(t *testing.T, reached map[string]map[int]bool) {
@@ -241,6 +249,7 @@ func checkSites(t *testing.T, reached map[string]map[int]bool) {
 			switch {
 			case reached[name][i]:
 				hit[at] = true
+			case own && takesBack[at.line]:
 			case own:
 				t.Errorf("no scenario of %s reaches: %s", name, at.line)
 			}

@@ -188,27 +188,43 @@ func (r *sequence) enqueue() {
 	}
 }
 
-// repeat does what a client does when the reply was lost. After the token's window ends, a client does not repeat.
+// repeat does what a client does when the reply was lost. After the token's window ends, a client does not repeat. A
+// call that the server does not remember is repeated while its only message is scheduled.
 func (r *sequence) repeat() {
-	r.skipIf(r.q.Calls[r.token.Name].Ends <= r.last)
+	scheduled := false
+	if len(r.items) == 1 && strings.HasPrefix(r.items[0].ID, ownID) {
+		_, scheduled = r.q.Scheduled[r.items[0].ID]
+	}
+	r.skipIf(r.q.Calls[r.token.Name].Ends <= r.last && !scheduled)
 	r.call("repeat", r.token, r.items)
 }
 
 // call sends an enqueue call, and records accepted and replaced messages in the ledger. If all IDs are new, it sends
-// the call by EnqueueFresh in some cases, as a client does.
+// the call by EnqueueFresh or EnqueueOne in some cases, as a client does.
 func (r *sequence) call(what string, token lua.Token, items []lua.Item) {
 	before, fresh := r.q, lua.AllFresh(items, time.UnixMilli(r.last))
 	for _, item := range items {
 		fresh = fresh && strings.HasPrefix(item.ID, ownID)
 	}
 	fresh = fresh && !slices.Contains(before.Calls[token.Done].Refused, true) && pick(r, "fresh", true, false)
-	what = fmt.Sprintf("%s %+v %s, fresh: %v", what, token, showItems(items), fresh)
+	one := fresh && len(items) == 1 && !r.keeps && pick(r, "one", true, false)
+	what = fmt.Sprintf("%s %+v %s, fresh: %v, one: %v", what, token, showItems(items), fresh, one)
 	receipts := step(r, what, func(ctx context.Context) ([]lua.Receipt, error) {
+		if one {
+			receipt, taken, err := lua.EnqueueOne(ctx, r.c, r.k, token, items[0])
+			if err == nil && !taken {
+				err = errors.New("the message was not taken")
+			}
+			return []lua.Receipt{receipt}, err
+		}
 		if fresh {
 			return lua.EnqueueFresh(ctx, r.c, r.k, token, items)
 		}
 		return lua.Enqueue(ctx, r.c, r.k, token, items, lua.Durability{})
 	}, func(q *Queue, _ []lua.Receipt) []lua.Receipt {
+		if one {
+			return q.EnqueueOne(token, items[0])
+		}
 		for _, item := range items {
 			// A repeat writes again what the call writes outside the script, so it undoes any damage done meanwhile.
 			if m, there := q.Scheduled[item.ID]; there && fresh && item.Meta != "" {

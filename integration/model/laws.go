@@ -115,6 +115,33 @@ func newQueue() *Queue {
 		Calls: map[string]Call{}, Recurrences: map[string]Recurrence{}, Turns: map[string]bool{}}
 }
 
+// EnqueueOne is Enqueue of one message with a fresh ID, except that a message that is due after the token's window is not
+// remembered. A repeat changes nothing as long as the message is scheduled.
+func (q *Queue) EnqueueOne(token lua.Token, item lua.Item) []lua.Receipt {
+	due, window := when(item.When, q.Now), token.Window.Milliseconds()
+	remembers := token.Name != "" && due-q.Now <= window
+	if remembers && q.Calls[token.Name].Ends > q.Now {
+		return q.Enqueue(token, []lua.Item{item})
+	}
+	m, scheduled := q.Scheduled[item.ID]
+	if !scheduled {
+		if !remembers {
+			token.Name = ""
+		}
+		return q.Enqueue(token, []lua.Item{item})
+	}
+	if remembers {
+		q.Calls[token.Name] = Call{Ran: q.Now, Ends: q.Now + window, Refused: make([]bool, 1)}
+	}
+	if item.Meta != "" { // the call writes payload and meta again, so it undoes any damage done meanwhile
+		q.Scheduled[item.ID] = NewMessage(item.ID, m.Due, m.Payload, item.Meta)
+	}
+	if item.When[0] == '+' {
+		due = int64(m.Due)
+	}
+	return []lua.Receipt{{Verdict: lua.Repeated, Due: time.UnixMilli(due)}}
+}
+
 // Enqueue: nothing → scheduled; or straight to ready if due, nothing is overdue, and the queue is neither held nor
 // limited.
 func (q *Queue) Enqueue(token lua.Token, items []lua.Item) []lua.Receipt {

@@ -21,7 +21,7 @@ const (
 	maxInFlightDurably = 16
 
 	// freshPause is the least time from the Enqueue that succeeds after a refusal of EnqueueFresh to the next
-	// EnqueueFresh.
+	// EnqueueFresh. It is also the time for which EnqueueOne is not tried after a queue turned out to keep a history.
 	freshPause = 10 * time.Second
 	// afterNextEnqueue is the value of groupCommit.freshFrom from a refusal of EnqueueFresh until an Enqueue succeeds.
 	afterNextEnqueue = math.MaxInt64
@@ -39,6 +39,7 @@ type groupCommit struct {
 
 	lastFailed atomic.Bool  // the last try failed: a failover may have led to another server, or an empty one
 	freshFrom  atomic.Int64 // Unix ms from which EnqueueFresh may be used; see mayUseFresh
+	oneFrom    atomic.Int64 // Unix ms from which EnqueueOne may be used; see mayUseOne
 
 	mu         sync.Mutex
 	waiting    []waiting
@@ -52,7 +53,9 @@ type groupCommit struct {
 
 // committer makes one commit after another.
 type committer struct {
-	done string // token of the last commit, once its reply has arrived
+	done string // token of the last commit, once its reply has arrived; "" = the server does not remember it
+	// remembered: the server remembers the token of the last try.
+	remembered bool
 	// refused: the last commit refused messages. The server keeps a record of each refusal with the token, until an
 	// Enqueue clears both.
 	refused bool
@@ -279,7 +282,9 @@ func (g *groupCommit) send(c *committer, items []lua.Item,
 	})
 	c.done, c.refused = "", false
 	if clean && err == nil {
-		c.done = token.Name
+		if c.remembered {
+			c.done = token.Name
+		}
 		c.refused = slices.ContainsFunc(receipts, func(r lua.Receipt) bool { return r.Verdict <= lua.Duplicate })
 	}
 	return receipts, notDurable, err
@@ -298,23 +303,46 @@ func (g *groupCommit) register(ctx context.Context) {
 	}
 }
 
-// enqueue makes one try of a commit, by EnqueueFresh or Enqueue: see mayUseFresh. If EnqueueFresh refuses the messages,
-// enqueue sends them by Enqueue, because Enqueue refuses less.
+// enqueue makes one try of a commit, by EnqueueOne, EnqueueFresh or Enqueue: see mayUseOne and mayUseFresh. If one of the
+// first two refuses the messages, enqueue sends them by Enqueue, because Enqueue refuses less.
 func (g *groupCommit) enqueue(ctx context.Context, c *committer, token lua.Token,
 	items []lua.Item) ([]lua.Receipt, error) {
 	cfg, now := &g.producer.cfg, time.Now()
 	if g.mayUseFresh(c, items, now) {
-		receipts, err := lua.EnqueueFresh(ctx, cfg.Client, g.keys, token, items)
+		receipts, err := g.enqueueFresh(ctx, c, token, items, now)
 		if err == nil || lua.Ambiguous(err) || lua.Temporary(err) {
 			return receipts, err
 		}
 		g.freshFrom.Store(afterNextEnqueue)
 	}
+	c.remembered = true
 	receipts, err := lua.Enqueue(ctx, cfg.Client, g.keys, token, items, cfg.Durability)
 	if err == nil && g.freshFrom.Load() == afterNextEnqueue {
 		g.freshFrom.Store(now.Add(freshPause).UnixMilli())
 	}
 	return receipts, err
+}
+
+// enqueueFresh makes one try of a commit whose messages have fresh IDs, by EnqueueOne or EnqueueFresh.
+func (g *groupCommit) enqueueFresh(ctx context.Context, c *committer, token lua.Token, items []lua.Item,
+	now time.Time) ([]lua.Receipt, error) {
+	if g.mayUseOne(items, now) {
+		c.remembered = lua.IsRemembered(token, items[0], now)
+		receipt, taken, err := lua.EnqueueOne(ctx, g.producer.cfg.Client, g.keys, token, items[0])
+		if taken || err != nil {
+			return []lua.Receipt{receipt}, err
+		}
+		g.oneFrom.Store(now.Add(freshPause).UnixMilli())
+	}
+	c.remembered = true
+	return lua.EnqueueFresh(ctx, g.producer.cfg.Client, g.keys, token, items)
+}
+
+// mayUseOne reports whether a commit uses EnqueueOne: it has one small message, and the queue kept no history when
+// EnqueueOne was last tried, or that is freshPause ago.
+func (g *groupCommit) mayUseOne(items []lua.Item, now time.Time) bool {
+	return len(items) == 1 && len(items[0].Payload)+len(items[0].Meta) <= lua.MostOneBytes &&
+		now.UnixMilli() >= g.oneFrom.Load()
 }
 
 // mayUseFresh reports whether a commit uses EnqueueFresh, which costs the server half as much as Enqueue. One of these

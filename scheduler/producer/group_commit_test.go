@@ -215,16 +215,29 @@ func (m *multis) DoMulti(ctx context.Context, cmds ...rueidis.Completed) []rueid
 	return m.Client.DoMulti(ctx, cmds...)
 }
 
-// losesFirstReplies is a client that loses the replies to its first request of several commands, and runs meanwhile
-// before the request is repeated.
+// losesFirstReplies is a client that loses the replies to its first commit, and runs meanwhile before the commit is
+// repeated.
 type losesFirstReplies struct {
-	multis
+	rueidis.Client
+	due       string // the first key of the script that schedules a single message
+	lost      atomic.Bool
 	meanwhile func()
 }
 
+func (d *losesFirstReplies) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
+	words := cmd.Commands()
+	isCommit := len(words) > 3 && words[0] == "EVALSHA" && words[3] == d.due
+	reply := d.Client.Do(ctx, cmd)
+	if isCommit && !d.lost.Swap(true) {
+		d.meanwhile()
+		return rueidis.NewErrorResult(io.EOF)
+	}
+	return reply
+}
+
 func (d *losesFirstReplies) DoMulti(ctx context.Context, cmds ...rueidis.Completed) []rueidis.RedisResult {
-	replies := d.multis.DoMulti(ctx, cmds...)
-	if d.n.Load() == 1 {
+	replies := d.Client.DoMulti(ctx, cmds...)
+	if !d.lost.Swap(true) {
 		d.meanwhile()
 		for i := range replies {
 			replies[i] = rueidis.NewErrorResult(io.EOF)
@@ -238,22 +251,72 @@ func (d *losesFirstReplies) DoMulti(ctx context.Context, cmds ...rueidis.Complet
 func TestLostReplyOfAMessageThatIsDeliveredMeanwhile(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		c, prefix, queue := s.Client(t), s.Prefix(t), redistest.Queue(t)
-		k := lua.NewKeys(prefix, queue)
-		queuetest.Do(t, c, "SCRIPT", "LOAD", lua.Source("enqueue_fresh"))
-		p := newProducer(t, &losesFirstReplies{multis{Client: c}, func() {
-			queuetest.Do(t, c, "EVAL", "return redis.call('ZINCRBY', KEYS[1], -4e12, redis.call('ZRANGE', KEYS[1], 0, 0)[1])", "1", k.Due)
-			if d, err := lua.Drain(t.Context(), c, k, 10, 1<<20); err != nil || d.Moved != 1 {
-				t.Errorf("drained %+v, %v", d, err)
+		c, prefix := s.Client(t), s.Prefix(t)
+		for _, size := range []int{1, lua.MostOneBytes + 1} {
+			queue := redistest.Queue(t)
+			k := lua.NewKeys(prefix, queue)
+			queuetest.Do(t, c, "SCRIPT", "LOAD", lua.Source("enqueue_fresh"))
+			queuetest.Do(t, c, "SCRIPT", "LOAD", lua.Source("enqueue_one"))
+			p := newProducer(t, &losesFirstReplies{Client: c, due: k.Due, meanwhile: func() {
+				queuetest.Do(t, c, "EVAL", "return redis.call('ZINCRBY', KEYS[1], -4e12, redis.call('ZRANGE', KEYS[1], 0, 0)[1])",
+					"1", k.Due)
+				if d, err := lua.Drain(t.Context(), c, k, 10, 1<<20); err != nil || d.Moved != 1 {
+					t.Errorf("drained %+v, %v", d, err)
+				}
+			}}, prefix)
+			message := Message{Payload: make([]byte, size), Delay: time.Second}
+			if _, err := p.Schedule(t.Context(), queue, message); err != nil {
+				t.Fatal(err)
 			}
-		}}, prefix)
+			redistest.Want(t, "messages scheduled once more", queuetest.Integer(t, c, "ZCARD", k.Due), 0)
+			redistest.Want(t, "payloads left", queuetest.Integer(t, c, "HLEN", k.Payload), 0)
+			redistest.Want(t, "messages delivered", queuetest.Integer(t, c, "XLEN", k.Stream), 1)
+		}
+	})
+}
+
+// If the reply to a commit is lost, the message is found in the schedule, so that it is not scheduled once more. The
+// server need not remember the commit, because the message is due after any repeat.
+func TestLostReplyOfAMessageThatIsDueMuchLater(t *testing.T) {
+	t.Parallel()
+	s := redistest.Shared(t)
+	c, prefix, queue := s.Client(t), s.Prefix(t), redistest.Queue(t)
+	k := lua.NewKeys(prefix, queue)
+	queuetest.Do(t, c, "SCRIPT", "LOAD", lua.Source("enqueue_one"))
+	dueTime := func() int64 {
+		const script = "return tonumber(redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')[2])"
+		return queuetest.Integer(t, c, "EVAL", script, "1", k.Due)
+	}
+	var first int64
+	p := newProducer(t, &losesFirstReplies{Client: c, due: k.Due, meanwhile: func() {
+		first = dueTime()
+	}}, prefix)
+	receipt, err := p.Schedule(t.Context(), queue, Message{Payload: []byte("p"), Delay: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	redistest.Want(t, "due time in the receipt", receipt.Due.UnixMilli(), first)
+	redistest.Want(t, "due time in the schedule", dueTime(), first)
+	redistest.Want(t, "messages", queuetest.Integer(t, c, "ZCARD", k.Due), 1)
+	redistest.Want(t, "remembered commits", queuetest.Integer(t, c, "ZCARD", k.Seen), 0)
+}
+
+// A queue that keeps a history is served by the script that writes the history. EnqueueOne is tried only once.
+func TestSingleMessageOfAQueueWithAHistory(t *testing.T) {
+	t.Parallel()
+	s := redistest.Shared(t)
+	prefix, queue := s.Prefix(t), redistest.Queue(t)
+	c := &multis{Client: s.Client(t)}
+	k := lua.NewKeys(prefix, queue)
+	queuetest.Do(t, c, "HSET", k.Policy, "history", "1000")
+	p := newProducer(t, c, prefix)
+	for range 3 {
 		if _, err := p.Schedule(t.Context(), queue, Message{Payload: []byte("p"), Delay: time.Hour}); err != nil {
 			t.Fatal(err)
 		}
-		redistest.Want(t, "messages scheduled once more", queuetest.Integer(t, c, "ZCARD", k.Due), 0)
-		redistest.Want(t, "payloads left", queuetest.Integer(t, c, "HLEN", k.Payload), 0)
-		redistest.Want(t, "messages delivered", queuetest.Integer(t, c, "XLEN", k.Stream), 1)
-	})
+	}
+	redistest.Want(t, "calls of EnqueueFresh", c.n.Load(), 3)
+	redistest.Want(t, "changes in the history", queuetest.Integer(t, c, "XLEN", k.History), 3)
 }
 
 // If the server refuses the cheaper kind of commit, here because the permissions of the user are older than it, this
@@ -265,8 +328,9 @@ func TestCommitIsMadeTheWayThatTheServerAllows(t *testing.T) {
 	queuetest.Do(t, admin, "ACL", "SETUSER", "older", "on", ">pw", "~*", "&*", "+@all", "-hexists")
 	c := &multis{Client: s.Client(t, func(o *rueidis.ClientOption) { o.Username, o.Password = "older", "pw" })}
 	p, k := newProducer(t, c, prefix), lua.NewKeys(prefix, queue)
+	large := make([]byte, lua.MostOneBytes+1)
 	for i := range 3 {
-		if _, err := p.Schedule(t.Context(), queue, Message{Payload: []byte("p"), Delay: time.Hour}); err != nil {
+		if _, err := p.Schedule(t.Context(), queue, Message{Payload: large, Delay: time.Hour}); err != nil {
 			t.Fatal(err)
 		}
 		redistest.Want(t, "scheduled", queuetest.Integer(t, admin, "ZCARD", k.Due), int64(i+1))
@@ -300,8 +364,9 @@ func TestRefusedCommitsDoNotFillTheServer(t *testing.T) {
 	admin, prefix, queue := s.Client(t), s.Prefix(t), redistest.Queue(t)
 	c, k := &multis{Client: s.Client(t)}, lua.NewKeys(prefix, queue)
 	p := newProducer(t, c, prefix)
+	large := make([]byte, lua.MostOneBytes+1)
 	schedule := func() error {
-		_, err := p.Schedule(t.Context(), queue, Message{Payload: []byte("p"), Delay: time.Hour})
+		_, err := p.Schedule(t.Context(), queue, Message{Payload: large, Delay: time.Hour})
 		for _, g := range p.routes[queue].commits {
 			if g.freshFrom.Load() != afterNextEnqueue {
 				g.freshFrom.Store(0) // simulates the time passing

@@ -1,0 +1,150 @@
+package lua
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+// enqueueOne calls EnqueueOne, which must take the message.
+func (b *testQueue) enqueueOne(token Token, item Item) Receipt {
+	b.Helper()
+	receipt, taken, err := EnqueueOne(b.ctx, b.c, b.k, token, item)
+	if err != nil || !taken {
+		b.Fatalf("taken: %v, %v", taken, err)
+	}
+	return receipt
+}
+
+// EnqueueOne stores, answers and tells the bridge the same as Enqueue.
+func TestEnqueueOneStoresWhatEnqueueStores(t *testing.T) {
+	everywhere(t, func(b *testQueue) {
+		for _, item := range freshItems(3) {
+			one, other := b.queue("one"), b.queue("plain")
+			got := one.enqueueOne(Token{Name: "t", Window: time.Minute}, item)
+			want, err := Enqueue(b.ctx, b.c, other.k, Token{Name: "t", Window: time.Minute}, []Item{item}, Durability{})
+			if err != nil {
+				b.Fatal(err)
+			}
+			late, absolute := want[0].Due.Sub(got.Due), item.When[0] != '+'
+			if got.Verdict != Scheduled || late < 0 || late > 10*time.Second || absolute && late != 0 {
+				b.Fatalf("%v where %v belongs", got, want[0])
+			}
+			redistest.Want(b, "due time", int64(one.dueOf(item.ID)), got.Due.UnixMilli())
+			redistest.Want(b, "payloads", fmt.Sprint(one.hash(one.k.Payload)), fmt.Sprint(other.hash(other.k.Payload)))
+			redistest.Want(b, "metas", fmt.Sprint(one.hash(one.k.Meta)), fmt.Sprint(other.hash(other.k.Meta)))
+			redistest.Want(b, "wake tokens", one.count("XLEN", one.k.Wake), 1)
+			one.makeDueAll()
+			redistest.Want(b, "moved", one.drain(1).Moved, 1)
+			one.do(append([]string{"DEL"}, append(keysOf(one.k), keysOf(other.k)...)...)...)
+		}
+	})
+}
+
+// A message that is due after the token's window is found in the schedule when its call is repeated, even after another
+// caller has moved it. Of any other message the server remembers the token.
+func TestARepeatOfEnqueueOneChangesNothing(t *testing.T) {
+	everywhere(t, func(b *testQueue) {
+		token := Token{Name: "t", Window: time.Minute}
+		for name, when := range map[string]When{
+			"relative": After(time.Hour), "absolute": At(time.UnixMilli(4_000_000_000_000)),
+			"within the window": After(time.Second),
+		} {
+			item := Item{ID: name, When: when, Payload: []byte("p"), Meta: `{"h:a":"b"}`}
+			first := b.enqueueOne(token, item)
+			redistest.Want(b, name+": first try", first.Verdict, Scheduled)
+			remembered := b.count("ZCARD", b.k.Seen) == 1
+			redistest.Want(b, name+": remembered", remembered, IsRemembered(token, item, time.Now()))
+			before := b.state()
+			redistest.Want(b, name+": second try", b.enqueueOne(token, item), Receipt{Repeated, first.Due})
+			b.wantState(before)
+			b.do("ZADD", b.k.Due, "4000000000007", name)
+			redistest.Want(b, name+": third try, after a reschedule", b.enqueueOne(token, item).Verdict, Repeated)
+			redistest.Want(b, name+": due time", b.dueOf(name), 4_000_000_000_007)
+			if remembered {
+				b.makeDueAll()
+				b.drain(100)
+				redistest.Want(b, name+": fourth try, after the delivery", b.enqueueOne(token, item).Verdict, Repeated)
+				redistest.Want(b, name+": scheduled once more", b.count("ZCARD", b.k.Due), 0)
+			}
+			b.do("DEL", b.k.Seen, b.k.Due, b.k.Payload, b.k.Meta)
+		}
+	})
+}
+
+// A queue with a history needs an entry in it, so the script leaves the message to enqueue_fresh.
+func TestEnqueueOneLeavesQueuesWithAHistoryAlone(t *testing.T) {
+	everywhere(t, func(b *testQueue) {
+		b.do("HSET", b.k.Policy, "history", "100")
+		before := b.state()
+		_, taken, err := EnqueueOne(b.ctx, b.c, b.k, Token{Name: "t", Window: time.Hour}, freshItems(1)[0])
+		if taken || err != nil {
+			b.Errorf("taken: %v, %v", taken, err)
+		}
+		b.wantState(before)
+	})
+}
+
+// A call that is malformed, or that meets a key of another type, changes nothing.
+func TestEnqueueOneIsRefusedWhole(t *testing.T) {
+	everywhere(t, func(b *testQueue) {
+		item := Item{ID: "m", When: After(time.Second), Payload: []byte("p"), Meta: `{"h:a":"b"}`}
+		with := func(change func(*Item)) Item {
+			changed := item
+			change(&changed)
+			return changed
+		}
+		token := Token{Name: "t", Window: time.Hour}
+		before := b.state()
+		for want, c := range map[string]struct {
+			token Token
+			item  Item
+		}{
+			"when does not parse":              {token, with(func(i *Item) { i.When = "soon" })},
+			"ID does not parse":                {token, with(func(i *Item) { i.ID = "m" + Separator + "g" + Separator + "1-1" })},
+			"token or token_ms does not parse": {Token{Name: "a" + Separator, Window: time.Hour}, item},
+		} {
+			if _, _, err := EnqueueOne(b.ctx, b.c, b.k, c.token, c.item); err == nil || !strings.Contains(err.Error(), want) {
+				b.Errorf("got %v, want %q", err, want)
+			}
+			b.wantState(before)
+		}
+		for _, key := range []string{b.k.Due, b.k.Payload, b.k.Meta, b.k.Seen, b.k.Policy} {
+			b.do("SET", key, "not this")
+			_, _, err := EnqueueOne(b.ctx, b.c, b.k, token, item)
+			if err == nil || !strings.Contains(err.Error(), "key "+key+" holds a string") {
+				b.Errorf("%s is a string: %v", key, err)
+			}
+			b.do("DEL", key)
+			b.wantState(before)
+		}
+	})
+}
+
+// If one of the later writes is refused, the script takes back the earlier ones.
+func TestEnqueueOneTakesBackWhatItHasWritten(t *testing.T) {
+	t.Parallel()
+	onServers(t, func(b *testQueue) {
+		guest, may := limited(b)
+		before := b.state()
+		for refused, rules := range map[string][]string{
+			"the meta":        {"+@all", "-hset", fmt.Sprintf("(~%s +hset)", b.k.Payload)},
+			"the mark":        {"+@all", "-zadd", fmt.Sprintf("(~%s +zadd)", b.k.Due)},
+			"the due time":    {"+@all", "-zadd", fmt.Sprintf("(~%s +zadd)", b.k.Seen)},
+			"the first write": {"+@all", "-hset"},
+		} {
+			may(rules...)
+			item := Item{ID: "m", When: After(time.Second), Payload: []byte("p"), Meta: `{"h:a":"b"}`}
+			_, _, err := EnqueueOne(b.ctx, guest.c, b.k, Token{Name: "t", Window: time.Hour}, item)
+			if !errors.Is(err, ErrDenied) {
+				b.Errorf("without the right to write %s: %v", refused, err)
+			}
+			b.wantState(before)
+			redistest.Want(b, "tokens after "+refused+" was refused", b.count("ZCARD", b.k.Seen), 0)
+		}
+	})
+}
