@@ -22,8 +22,8 @@
 -- If a command fails here: a full server refuses the first write. After any other refusal the script takes back what it
 --   has written. If it may not do that, a payload or meta without a message is left, and the sweep for orphans deletes
 --   it.
--- Run twice: harmless with the same token. Without a token, or if the message was due after token_ms, a message that has
---   left the schedule is taken again: somebody cancelled it, or made it due, between the two runs.
+-- Run twice: harmless with the same token. Without a token, or if the message was due after token_ms, a message that
+--   has left the schedule is taken again: somebody cancelled it, or made it due, between the two runs.
 local due, payload, meta, wake, seen = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local token, done, token_ms, when, id = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local body, fields = ARGV[6], ARGV[7]

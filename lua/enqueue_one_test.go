@@ -105,7 +105,7 @@ func TestEnqueueOneIsRefusedWhole(t *testing.T) {
 			item  Item
 		}{
 			"when does not parse":              {token, with(func(i *Item) { i.When = "soon" })},
-			"ID does not parse":                {token, with(func(i *Item) { i.ID = "m" + Separator + "g" + Separator + "1-1" })},
+			"ID does not parse":                {token, with(func(i *Item) { i.ID = "m" + Separator + "1-1" })},
 			"token or token_ms does not parse": {Token{Name: "a" + Separator, Window: time.Hour}, item},
 		} {
 			if _, _, err := EnqueueOne(b.ctx, b.c, b.k, c.token, c.item); err == nil || !strings.Contains(err.Error(), want) {

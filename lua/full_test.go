@@ -96,7 +96,8 @@ func (b *testQueue) fullServer() {
 		}
 	}
 	same := map[string]bool{ // these change nothing that dump shows; enqueue_fresh deletes what its caller wrote
-		"enqueue": true, "enqueue_one": true, "restore": true, "export": true, "survey": true, "find_orphans": true, "find_lost": true,
+		"enqueue": true, "enqueue_one": true, "restore": true, "export": true, "survey": true, "find_orphans": true,
+		"find_lost":    true,
 		"find_entries": true, "search_due": true, "search_entries": true, "glance": true,
 		"versions":        true,
 		"find_unfinished": true, "recur": true, "plan": true, "run_recurrence": true,

@@ -103,7 +103,8 @@ var enqueueScript = load("enqueue",
 // Enqueue takes messages into a queue in one script call, and then waits for d. Either it fails and nothing was taken
 // (but see Ambiguous), or each item has a receipt, in order. ErrFull: the server refused the whole call. With
 // ErrNotDurable, the receipts are returned and valid, too.
-func Enqueue(ctx context.Context, c rueidis.Client, k Keys, token Token, items []Item, d Durability) ([]Receipt, error) {
+func Enqueue(ctx context.Context, c rueidis.Client, k Keys, token Token, items []Item,
+	d Durability) ([]Receipt, error) {
 	args := make([]string, 0, 4+5*len(items))
 	args = append(args, token.Name, token.Done, millis(token.Window))
 	for _, it := range items {
@@ -162,7 +163,8 @@ func (w When) due(now time.Time) time.Time {
 // message was taken; payloads and metas may be left, and a bridge deletes them within minutes. The script may refuse a
 // call that Enqueue accepts. Then the caller can call Enqueue.
 func EnqueueFresh(ctx context.Context, c rueidis.Client, k Keys, token Token, items []Item) ([]Receipt, error) {
-	cmds := []rueidis.Completed{hset(c, k.Payload, items, func(it *Item) string { return rueidis.BinaryString(it.Payload) })}
+	payloadOf := func(it *Item) string { return rueidis.BinaryString(it.Payload) }
+	cmds := []rueidis.Completed{hset(c, k.Payload, items, payloadOf)}
 	var described []string
 	args := append(make([]string, 0, 5+2*len(items)), token.Name, token.Done, millis(token.Window), "")
 	for i := range items {
@@ -202,13 +204,14 @@ var enqueueOneScript = load("enqueue_one",
 	[]string{"due", "payload", "meta", "wake", "seen", "policy"},
 	[]string{"token", "done", "token_ms", "when", "id", "body", "fields"}, nil)
 
-// EnqueueOne is EnqueueFresh at about two thirds of the cost, for one small message. taken is false if the queue keeps a history:
-// then nothing was changed, and the caller calls EnqueueFresh.
+// EnqueueOne is EnqueueFresh at about two thirds of the cost, for one small message. taken is false if the queue keeps
+// a history: then nothing was changed, and the caller calls EnqueueFresh.
 //
-// The server remembers the token only if the message is due within the token's window: see IsRemembered. If a message is
-// due later, and somebody cancels it, or makes it due, between a try whose reply was lost and the next try, then it is
-// scheduled again.
-func EnqueueOne(ctx context.Context, c rueidis.Client, k Keys, token Token, item Item) (r Receipt, taken bool, err error) {
+// The server remembers the token only if the message is due within the token's window: see IsRemembered. If a message
+// is due later, and somebody cancels it, or makes it due, between a try whose reply was lost and the next try, then it
+// is scheduled again.
+func EnqueueOne(ctx context.Context, c rueidis.Client, k Keys, token Token,
+	item Item) (r Receipt, taken bool, err error) {
 	args := []string{token.Name, token.Done, millis(token.Window), string(item.When), item.ID,
 		rueidis.BinaryString(item.Payload), item.Meta}
 	reply, err := enqueueOneScript.integers(ctx, c, []string{k.Due, k.Payload, k.Meta, k.Wake, k.Seen, k.Policy}, args, 2,
@@ -220,9 +223,9 @@ func EnqueueOne(ctx context.Context, c rueidis.Client, k Keys, token Token, item
 }
 
 // IsRemembered reports whether the server remembers the token of an EnqueueOne that is called at now. A message that is
-// due after the token's window needs no token, because it is still scheduled when the call is repeated. If the clocks of
-// caller and server differ, the answer may be wrong. Then a token ends with its window, or the next call clears a token
-// that is not there.
+// due after the token's window needs no token, because it is still scheduled when the call is repeated. If the clocks
+// of caller and server differ, the answer may be wrong. Then a token ends with its window, or the next call clears a
+// token that is not there.
 func IsRemembered(token Token, item Item, now time.Time) bool {
 	return !item.When.due(now).After(now.Add(token.Window))
 }

@@ -86,7 +86,8 @@ func sitesIn(file, text string) (sites []site) {
 // preamble is Lua code that wraps redis for a script. Its two values for Sprintf are the number of a command, and the
 // action that runs instead of this command: refuse or stand.
 const preamble = `local redis = (function(server)
-  local writes = {XADD = true, XDEL = true, XTRIM = true, XACK = true, XCLAIM = true, XAUTOCLAIM = true, XGROUP = true, ZADD = true,
+  local writes = {XADD = true, XDEL = true, XTRIM = true, XACK = true, XCLAIM = true, XAUTOCLAIM = true, XGROUP = true,
+  ZADD = true,
     ZREM = true, ZREMRANGEBYSCORE = true, ZREMRANGEBYRANK = true, HSET = true, HSETNX = true, HDEL = true}
   local calls, wrote = 0, 'clean'
   local function reached(site, how, command)

@@ -115,8 +115,8 @@ func newQueue() *Queue {
 		Calls: map[string]Call{}, Recurrences: map[string]Recurrence{}, Turns: map[string]bool{}}
 }
 
-// EnqueueOne is Enqueue of one message with a fresh ID, except that a message that is due after the token's window is not
-// remembered. A repeat changes nothing as long as the message is scheduled.
+// EnqueueOne is Enqueue of one message with a fresh ID, except that a message that is due after the token's window is
+// not remembered. A repeat changes nothing as long as the message is scheduled.
 func (q *Queue) EnqueueOne(token lua.Token, item lua.Item) []lua.Receipt {
 	due, window := when(item.When, q.Now), token.Window.Milliseconds()
 	remembers := token.Name != "" && due-q.Now <= window

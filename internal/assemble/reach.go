@@ -40,8 +40,8 @@ func split(text string) luaText {
 var constant = regexp.MustCompile(`^local (\w+) = `)
 
 // splitConstants splits lines outside of functions into the locals that they declare, each by itself, and the other
-// lines. A local ends before the next line that begins without a space, except for a closing brace. A server that runs a
-// script also runs these lines, so a script gets only the locals that it can reach.
+// lines. A local ends before the next line that begins without a space, except for a closing brace. A server that runs
+// a script also runs these lines, so a script gets only the locals that it can reach.
 func splitConstants(text string) (constants luaText, others string) {
 	inside := false
 	for line := range strings.Lines(text) {

@@ -9,8 +9,8 @@ import (
 // comment ends the script, and nothing was changed.
 const firstWriteComment = "-- Everything is known before the first write"
 
-// takesBackComment is the comment of a script that takes back its writes when a later one is refused. Such a script needs
-// no check of its user's rights before its first write.
+// takesBackComment is the comment of a script that takes back its writes when a later one is refused. Such a script
+// needs no check of its user's rights before its first write.
 const takesBackComment = firstWriteComment + ", and is taken back if a later one is refused."
 
 // Script returns the text of a script as the server gets it.

@@ -303,8 +303,8 @@ func (g *groupCommit) register(ctx context.Context) {
 	}
 }
 
-// enqueue makes one try of a commit, by EnqueueOne, EnqueueFresh or Enqueue: see mayUseOne and mayUseFresh. If one of the
-// first two refuses the messages, enqueue sends them by Enqueue, because Enqueue refuses less.
+// enqueue makes one try of a commit, by EnqueueOne, EnqueueFresh or Enqueue: see mayUseOne and mayUseFresh. If one of
+// the first two refuses the messages, enqueue sends them by Enqueue, because Enqueue refuses less.
 func (g *groupCommit) enqueue(ctx context.Context, c *committer, token lua.Token,
 	items []lua.Item) ([]lua.Receipt, error) {
 	cfg, now := &g.producer.cfg, time.Now()

@@ -52,7 +52,8 @@ func TestConcurrentCallersShareCommits(t *testing.T) {
 	if calls > callers*each/10 {
 		t.Errorf("%d script calls for %d messages: commits are not shared", calls, callers*each)
 	}
-	order, err := c.Do(t.Context(), c.B().Zrange().Key(lua.NewKeys(prefix, queue).Due).Min("0").Max("-1").Build()).AsStrSlice()
+	byDue := c.B().Zrange().Key(lua.NewKeys(prefix, queue).Due).Min("0").Max("-1").Build()
+	order, err := c.Do(t.Context(), byDue).AsStrSlice()
 	if err != nil || len(order) != callers*(each-1)+1 {
 		t.Fatalf("%d messages are scheduled, want %d; %v", len(order), callers*(each-1)+1, err)
 	}
@@ -346,7 +347,8 @@ func TestNextCommitForgetsWhatTheOneBeforeRefused(t *testing.T) {
 	s := redistest.Shared(t)
 	c, prefix, queue := s.Client(t), s.Prefix(t), redistest.Queue(t)
 	p, k := newProducer(t, c, prefix), lua.NewKeys(prefix, queue)
-	results, err := p.ScheduleBatch(t.Context(), queue, []Message{{ID: "m", Delay: time.Hour}, {ID: "m", Delay: time.Hour}})
+	twice := []Message{{ID: "m", Delay: time.Hour}, {ID: "m", Delay: time.Hour}}
+	results, err := p.ScheduleBatch(t.Context(), queue, twice)
 	if err != nil || !errors.Is(results[1].Err, ErrDuplicate) {
 		t.Fatal(err, results)
 	}
