@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -34,12 +35,19 @@ func (m *Message) SetResult(value []byte) error {
 
 // ResultAge returns for how long the message asks to keep its result; 0 = nobody asks for one.
 func (m *Message) ResultAge() time.Duration {
-	age, err := strconv.ParseInt(m.Extra[lua.FieldResult], 10, 64)
+	text := m.Extra[lua.FieldResult]
+	if text == "" { // as nearly always; ParseInt would allocate an error
+		return 0
+	}
+	age, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || age <= 0 {
 		return 0
 	}
 	return time.Duration(min(age, lua.MaxResultAge.Milliseconds())) * time.Millisecond
 }
+
+// asksForResult reports whether the acknowledgement of the delivery stores a result.
+func (d *delivery) asksForResult() bool { return !d.foreign() && d.msg.ResultAge() > 0 }
 
 // result is the value that the handler of a delivery set last. Its lock is needed because an abandoned handler may set
 // one while the delivery is settled.
@@ -66,22 +74,23 @@ const resultCalls = 32
 // ack acknowledges deliveries: those whose messages ask for a result one by one, because each result has a key of its
 // own, and all others in one call. An error means that the whole call is to be repeated.
 func (p *partitionWorker) ack(ctx context.Context, batch []*delivery, held []lua.Held) ([]bool, error) {
+	if !slices.ContainsFunc(batch, func(d *delivery) bool { return d.acked || d.asksForResult() }) {
+		return lua.Ack(ctx, p.cfg.Client, p.keys, p.cfg.Group, held)
+	}
 	won := make([]bool, len(batch))
 	var plain []lua.Held
 	var asking, rest []int // indexes
 	for i, d := range batch {
-		if !d.foreign() && !d.acked && d.msg.ResultAge() > 0 {
-			asking = append(asking, i)
-		} else if !d.acked {
-			plain, rest = append(plain, held[i]), append(rest, i)
-		} else {
+		switch {
+		case d.acked:
 			won[i] = true
+		case d.asksForResult():
+			asking = append(asking, i)
+		default:
+			plain, rest = append(plain, held[i]), append(rest, i)
 		}
 	}
 	var errs []error
-	if len(rest) == len(batch) {
-		return lua.Ack(ctx, p.cfg.Client, p.keys, p.cfg.Group, held)
-	}
 	if len(rest) > 0 {
 		some, err := lua.Ack(ctx, p.cfg.Client, p.keys, p.cfg.Group, plain)
 		for n, i := range rest {

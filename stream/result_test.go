@@ -83,3 +83,10 @@ func TestResultThatIsTooLarge(t *testing.T) {
 	m.Extra[lua.FieldResult] = "soon"
 	redistest.Want(t, "age of a text", m.ResultAge(), time.Duration(0))
 }
+
+// Nearly no message asks for a result. To find that out must not cost an allocation for each acknowledgement.
+func TestMessagesThatAskForNoResultCostNothing(t *testing.T) {
+	d := &delivery{msg: Message{Extra: map[string]string{lua.FieldKey: "k"}}}
+	redistest.Want(t, "allocations", testing.AllocsPerRun(100, func() { d.asksForResult() }), 0)
+	redistest.Want(t, "asks", d.asksForResult(), false)
+}
