@@ -53,6 +53,19 @@ test('a message that is due is ready at once, with any bytes', async () => {
   assert.deepEqual(fields[fields.findIndex((f) => String(f) === 'payload') + 1], Buffer.from([0, 255]));
 });
 
+test('a later message needs no token, and a queue with a history gets its entry', async () => {
+  const receipt = await client.schedule('q', 'p', { delayMs: 3_600_000, headers: { a: 'b' } });
+  assert.equal(receipt.due.getTime(), await server.due(receipt.id));
+  assert.deepEqual(await server.redis.hgetall('duestream:{q}:payload'), { [receipt.id]: 'p' });
+  assert.deepEqual(await server.redis.hgetall('duestream:{q}:meta'), { [receipt.id]: '{"h:a":"b"}' });
+  assert.equal(await server.redis.zcard('duestream:{q}:seen'), 0);
+  await server.redis.hset('duestream:{q}:policy', 'history', '100');
+  await client.schedule('q', 'p', { delayMs: 3_600_000 });
+  await client.schedule('q', 'p', { delayMs: 3_600_000 });
+  assert.equal(await server.redis.zcard('duestream:{q}:due'), 3);
+  assert.equal(await server.redis.xlen('duestream:{q}:history'), 2);
+});
+
 test('an ID is refused while it is scheduled, and inside its dedup window', async () => {
   await client.schedule('q', 'one', { id: 'a', at: in2030 });
   await assert.rejects(client.schedule('q', 'two', { id: 'a', at: in2030 }), DuplicateError);

@@ -57,6 +57,20 @@ def test_a_message_that_is_due_is_ready_at_once(server: Server, client: Client) 
     assert fields["id"] == receipt.id
 
 
+def test_a_later_message_needs_no_token_and_a_queue_with_a_history_gets_its_entry(server: Server,
+                                                                                 client: Client) -> None:
+    receipt = client.schedule("q", "p", delay=3600, headers={"a": "b"})
+    assert ms(receipt.due) == due(server, receipt.id)
+    assert server.redis.hgetall("duestream:{q}:payload") == {receipt.id: "p"}
+    assert server.redis.hgetall("duestream:{q}:meta") == {receipt.id: '{"h:a":"b"}'}
+    assert server.redis.zcard("duestream:{q}:seen") == 0
+    server.redis.hset("duestream:{q}:policy", "history", "100")
+    for _ in range(2):
+        client.schedule("q", "p", delay=3600)
+    assert server.redis.zcard("duestream:{q}:due") == 3
+    assert server.redis.xlen("duestream:{q}:history") == 2
+
+
 def test_an_id_is_refused_while_scheduled_and_in_its_window(server: Server, client: Client) -> None:
     client.schedule("q", "one", id="a", at=IN_2030)
     with pytest.raises(DuplicateError):

@@ -24,6 +24,8 @@ T = TypeVar("T")
 _KEY_LEVEL = _RECURRENCE_LEVEL = 2  # the level of bridges that serve them
 _CALL_MESSAGES = 256  # most messages of one script call
 _CALL_BYTES = 512 << 10  # most bytes of one script call
+_ONE_BYTES = 4096  # most bytes of payload and meta for which enqueue_one costs the server less than enqueue
+_ONE_PAUSE = 10  # seconds for which enqueue_one is not tried after it did not take a message
 _LOOK_IDS = 500  # most IDs of one look for duplicates
 _PARKED = 4 * 10**15  # added to the due time of a message that waits for its key
 
@@ -50,6 +52,7 @@ class Producer:
         self._token_name, self._tokens = uuid.uuid4().hex, itertools.count()
         self._done: dict[Partition, str] = {}
         self._token_ms = max(60_000, round(2 * self._retry * 1000) + 10_000)
+        self._one_from: dict[Partition, float] = {}  # time.monotonic() from which enqueue_one may be used
 
     # ---- schedule ------------------------------------------------------------------------------------------------
 
@@ -109,6 +112,11 @@ class Producer:
         return [result for result in results if result is not None]
 
     def _enqueue(self, partition: Partition, items: Sequence[Sequence[Any]], until: float) -> Steps[list[int]]:
+        if self._may_use_one(partition, items):
+            taken: Optional[list[int]] = yield from repeat(lambda: self._enqueue_one(partition, items[0]), until)
+            if taken is not None:
+                return taken
+            self._one_from[partition] = time.monotonic() + _ONE_PAUSE
         token, done = f"{self._token_name}-{next(self._tokens)}", self._done.pop(partition, "")
         keys = partition.keys("due payload meta stream wake seen policy history turns")
         values = [value for item in items for value in item]
@@ -128,6 +136,33 @@ class Producer:
         if not failed:  # a failed try that is still on its way must find its token
             self._done[partition] = token
         return verdicts
+
+    def _may_use_one(self, partition: Partition, items: Sequence[Sequence[Any]]) -> bool:
+        """Whether to store a single small message with a fresh ID by enqueue_one.
+
+        The message must be due later than any repeat of the call. So a repeat finds it in the schedule, and the call
+        needs no token.
+        """
+        if len(items) > 1 or time.monotonic() < self._one_from.get(partition, 0):
+            return False
+        _, when, body, meta, window = items[0]
+        is_later = when.startswith("+") and int(when) > self._token_ms
+        return is_later and window == "" and 0 < len(body) and len(body) + len(meta) <= _ONE_BYTES
+
+    def _enqueue_one(self, partition: Partition, item: Sequence[Any]) -> Steps[Optional[list[int]]]:
+        """Returns the verdict and the due time; None if the script does not take the message.
+
+        It takes no message if the queue keeps a history, and after a refusal. enqueue refuses less.
+        """
+        id, when, body, meta, _ = item
+        keys = partition.keys("due payload meta wake seen policy")
+        try:
+            verdict, asked = yield from evaluate("enqueue_one", keys, "", "", self._token_ms, when, id, body, meta)
+        except UnavailableError:
+            raise
+        except DuestreamError:
+            return None
+        return [verdict, asked + int(when)] if verdict else None
 
     def _elsewhere(self, queue: str, count: int, batch: Sequence[NewMessage], places: dict[int, int],
                    until: float) -> Steps[dict[int, DuestreamError]]:
