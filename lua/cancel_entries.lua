@@ -1,5 +1,6 @@
--- cancel_entries: cancels messages in the stream: deletes entries that no group holds, and marks deliveries that a
---   consumer holds; it looks at a part of the stream in each call, because no key tells which entries a message has.
+-- cancel_entries: cancels messages in the stream: deletes entries that no group holds, marks deliveries that a consumer
+--   holds, and ends deliveries that a worker gave back by XNACK; it looks at a part of the stream in each call, because
+--   no key tells which entries a message has.
 -- Uses: base history free key cancel entry
 -- KEYS[1] stream (stream)
 -- KEYS[2] due (zset)
@@ -54,18 +55,21 @@ end
 
 -- Decides what is done with an entry, and writes nothing. meant_for: the group that the entry is for; '' = every group.
 -- The fields of the plan: delete = whether the entry is deleted; holders = the groups that hold the entry, with asked =
--- whether ARGV[4] names the group, so that the group gets a result in the reply; unread = whether the entry stays
--- although a group that ARGV[4] names has not read it; is_first = whether the entry is for every group, and so no
+-- whether ARGV[4] names the group, so that the group gets a result in the reply; given_back = the groups that
+-- ARGV[4] names and whose worker gave the entry back by XNACK, so that nobody works on it; unread = whether the entry
+-- stays although a group that ARGV[4] names has not read it; is_first = whether the entry is for every group, and so no
 -- retry.
 local function plan_for(entry, id, meant_for, key)
-  local plan = {entry = entry, id = id, key = key, holders = {}, is_first = meant_for == ''}
+  local plan = {entry = entry, id = id, key = key, holders = {}, given_back = {}, is_first = meant_for == ''}
   -- Without groups, nobody has read the entry.
   local asked_unread, needed = #groups == 0 and group == '', false
   for _, one in ipairs(groups) do
     local state = state_of(one, entry)
     local is_meant = meant_for == '' or meant_for == one.name
     local is_asked = is_meant and (group == '' or group == one.name)
-    if type(state) == 'table' then
+    if type(state) == 'table' and is_asked and is_given_back(state) then
+      plan.given_back[#plan.given_back + 1] = one.name
+    elseif type(state) == 'table' then
       plan.holders[#plan.holders + 1] = {
         group = one.name, consumer = state[2], idle = state[3], counter = state[4], asked = is_asked,
       }
@@ -73,7 +77,8 @@ local function plan_for(entry, id, meant_for, key)
     if is_asked and state == UNREAD then asked_unread = true end
     if is_meant and not is_asked and state ~= DONE then needed = true end
   end
-  plan.delete = asked_unread and not needed
+  local is_free = #plan.given_back > 0 and #plan.holders == 0
+  plan.delete = (asked_unread or is_free) and not needed
   plan.unread = asked_unread and needed
   return plan
 end
@@ -124,7 +129,17 @@ local function mark(plan, holder)
   if holder.asked then add_to_reply(plan, holder.group, '2', holder.consumer) end
 end
 
+-- Ends the deliveries that nobody works on, because a worker gave them back.
+local function end_given_back(plan)
+  for _, one in ipairs(plan.given_back) do redis.call('XACK', stream, one, plan.entry) end
+  if #plan.given_back > 0 and not plan.delete then
+    add_to_reply(plan, group, '1', '')
+    if record then note_values(record, 'cancelled', 'entry', plan.entry, {'id', plan.id, 'group', group}, '', '') end
+  end
+end
+
 for _, plan in ipairs(plans) do
+  end_given_back(plan)
   for _, holder in ipairs(plan.holders) do
     if holder.asked or plan.delete then mark(plan, holder) end
   end

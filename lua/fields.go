@@ -54,6 +54,7 @@ const (
 	ReasonMaxSnoozes        = "max_snoozes"        // snoozed more often than allowed
 	ReasonCrashes           = "crashes"            // reclaimed as often as max_crashes allows
 	ReasonDeadLetter        = "dead_letter"        // the handler dead-lettered the message
+	ReasonXNackFatal        = "xnack_fatal"        // a worker gave the message up by XNACK with FATAL
 	ReasonRetryFor          = "retry_for"          // too old for its next attempt
 	ReasonHandlerTimeout    = "handler_timeout"    // the last attempt took longer than the handler timeout
 	ReasonVisibilityTimeout = "visibility_timeout" // reclaimed as often as attempts are allowed
@@ -67,7 +68,7 @@ const (
 func Reasons() []string {
 	return []string{
 		ReasonMaxAttempts, ReasonHandlerTimeout, ReasonRetryFor, ReasonMaxSnoozes, ReasonCrashes, ReasonDeadLetter,
-		ReasonVisibilityTimeout, ReasonExpired, ReasonGroupGone, ReasonMalformed, ReasonBodyLost,
+		ReasonXNackFatal, ReasonVisibilityTimeout, ReasonExpired, ReasonGroupGone, ReasonMalformed, ReasonBodyLost,
 	}
 }
 

@@ -2,7 +2,7 @@
 
 package lua
 
-const functionsSource = "7441848b8403"
+const functionsSource = "c4ead3df27d9"
 
 func functionList() []Function {
 	return []Function{

@@ -1,6 +1,7 @@
 -- reclaim: ends deliveries whose visibility timeout, or whose lease, is over: each counts as failed, and becomes a
---   retry or a dead letter; a message that was cancelled meanwhile ends.
--- Uses: base history entry free key progress exit calm lease held cancel
+--   retry or a dead letter; a message that was cancelled meanwhile ends. It also ends deliveries that a worker gave back
+--   by XNACK: as a release, a failed attempt or a dead letter.
+-- Uses: base history entry free key progress exit calm lease cancel held
 -- KEYS[1] stream (stream)
 -- KEYS[2] due (zset)
 -- KEYS[3] payload (hash)
@@ -28,8 +29,8 @@
 --   record nothing)
 -- ARGV[#] actor (string, who calls; the last argument, only if KEYS[11] is given)
 -- Returns: cursor (entry ID for the next call; '0-0' = all were looked at, and no lease is over), retried, buried,
---   skipped, stuck, cancelled (integers, how many entries) and leases (integer: 1 = the call dealt with some ended
---   leases, and more have ended: call again)
+--   skipped, stuck, cancelled (integers, how many entries; a released one counts as retried) and leases (integer: 1 =
+--   the call dealt with some ended leases, and more have ended: call again)
 -- Complexity: O(log n) per entry, and 10 pending entries are looked at for each; O(1) for each of the notes
 -- If a command fails here: the entry stays pending, under the reclaimer's name, and is taken again after the visibility
 --   timeout.
@@ -56,7 +57,9 @@ local before = earliest_due(k.due)
 -- Everything is known before the first write.
 local away = shortest > 0 and absences(calm, shortest, now) or {}
 local idle = shortest > 0 and digits(watched_idle(away, tonumber(min_idle), now)) or min_idle
-local count = {[RETRIED] = 0, [BURIED] = 0, [SKIPPED] = 0, [STUCK] = 0, [LOST] = 0, [CANCELLED] = 0}
+local count = {
+  [RETRIED] = 0, [RELEASED] = 0, [BURIED] = 0, [SKIPPED] = 0, [STUCK] = 0, [LOST] = 0, [CANCELLED] = 0,
+}
 local left = {} -- entries that left the pending list
 local bytes = 0
 
@@ -67,25 +70,52 @@ local function id_of(body)
   end
 end
 
--- Ends the delivery of a claimed entry: plans and carries out its exit. within: the timeout that is over, in ms.
-local function take(entry, body, within)
+-- The row of XPENDING for an entry; nil if there is none.
+local function row_of(entry, holders)
+  for _, one in ipairs(holders) do
+    if one[1] == entry then return one end
+  end
+end
+
+-- How a delivery ends that a worker gave back by XNACK. counter: the delivery counter before the claim. XNACK with
+-- SILENT takes one from the counter, so a counter of 0 means a release, and a higher one that so many deliveries failed.
+local function given_back_as(counter)
+  if is_fatal(counter) then
+    return {action = 'dead', reason = 'xnack_fatal', error = 'a worker gave the message up: XNACK FATAL'}
+  elseif counter == 0 then
+    return {action = 'release', reason = '', error = ''}
+  end
+  local error = 'a worker could not handle the message: XNACK'
+  return {action = 'retry', reason = 'max_attempts', error = error, burnt = counter - 1}
+end
+
+-- Ends the delivery of a claimed entry: plans and carries out its exit. holders: the XPENDING rows before the claim.
+-- within: the timeout that is over, in ms.
+local function take(entry, body, holders, within)
   local owner = redis.call('XPENDING', k.stream, group, entry, entry, 1)
-  -- The counter is 2 after one delivery by XREADGROUP and this claim. A higher counter tells of claims by other
-  -- clients.
-  local burnt = owner[1] and math.max(0, owner[1][4] - 2) or 0
-  local cancelled = owner[1] and is_cancelled(owner[1][4])
+  local before_claim = row_of(entry, holders)
   local cursor_of_attempt = stored_progress(progress, entry, group, id_of(body) or entry)
-  local how = {
-    id = '', action = 'retry', reason = 'visibility_timeout', progress = cursor_of_attempt,
-    error = 'visibility timeout: not acknowledged within ' .. within .. ' ms',
-    burnt = burnt, crash = true, cancelled = cancelled,
-  }
+  local how
+  if before_claim and (is_given_back(before_claim) or is_fatal(before_claim[4])) then
+    how = given_back_as(before_claim[4])
+  else
+    how = {
+      action = 'retry', reason = 'visibility_timeout', crash = true,
+      error = 'visibility timeout: not acknowledged within ' .. within .. ' ms',
+      -- The counter is 2 after one delivery by XREADGROUP and this claim. A higher counter tells of claims by other
+      -- clients.
+      burnt = owner[1] and math.max(0, owner[1][4] - 2) or 0,
+    }
+  end
+  how.id, how.progress = '', cursor_of_attempt
+  how.cancelled = owner[1] and is_cancelled(owner[1][4])
   local verdicts, failed = carry_out(k, group, {entry}, {plan_exit(k, group, entry, body, how, now)})
   if failed then error(failed) end
   local verdict = verdicts[1]
   count[verdict] = count[verdict] + 1
   if verdict == STUCK and owner[1] then -- the entry stays pending, and this claim must not count as a delivery later
-    redis.call('XCLAIM', k.stream, group, consumer, 0, entry, 'RETRYCOUNT', owner[1][4] - 1, 'JUSTID')
+    local counter = is_fatal(owner[1][4]) and '9223372036854775807' or digits(owner[1][4] - 1)
+    redis.call('XCLAIM', k.stream, group, consumer, 0, entry, 'RETRYCOUNT', counter, 'JUSTID')
   end
   if verdict > LOST then left[#left + 1] = entry end
   if verdict > LOST and cursor_of_attempt then redis.pcall('HDEL', progress, progress_field(entry, group)) end
@@ -112,7 +142,7 @@ end
 -- longer one would return nothing, and the entry would look deleted.
 local function claim(entry, holders, within)
   local claimed = redis.call('XCLAIM', k.stream, group, consumer, 0, entry)[1]
-  if claimed and claimed[2] then take(entry, claimed[2], within) else end_without_body(entry, holders) end
+  if claimed and claimed[2] then take(entry, claimed[2], holders, within) else end_without_body(entry, holders) end
 end
 
 -- Ends the delivery of a lease that is over.
@@ -134,7 +164,8 @@ local function end_leases()
     local within, entry, lease_group = parts_of_lease(over[i])
     local held = entry and redis.pcall('XPENDING', k.stream, lease_group, entry, entry, 1)[1] -- an error has no [1]
     local mine = not held or lease_group == group -- otherwise a call for the lease's own group deals with it
-    local remaining = held and mine and tonumber(min_idle) - held[3] or 0 -- above 0 if the consumer extended the entry
+    -- Above 0 if the consumer extended the entry.
+    local remaining = held and mine and not is_given_back(held) and tonumber(min_idle) - held[3] or 0
     if held and mine and remaining <= 0 then
       remaining = left_of_lease(away, ends - within, within, shortest, now)
       if remaining <= 0 then end_lease(entry, within) end
@@ -149,19 +180,20 @@ local function end_leases()
   return #over >= 2 * limit, done
 end
 
--- Whether the delivery of one of the pending entries was cancelled. holders: XPENDING rows.
-local function some_cancelled(holders)
+-- Whether the delivery of one of the pending entries was cancelled, or given back. holders: XPENDING rows.
+local function some_special(holders)
   for _, one in ipairs(holders) do
-    if is_cancelled(one[4]) then return true end
+    if is_cancelled(one[4]) or is_given_back(one) then return true end
   end
 end
 
--- Does the work of reclaim_next when some deliveries are cancelled. XAUTOCLAIM removes deleted entries from the pending
--- list even if they were idle for a short time only, and a consumer may still work on such a cancelled delivery. So
--- this function looks at the pending entries one by one. Returns the pending entry to go on from, as XAUTOCLAIM does.
+-- Does the work of reclaim_next when some deliveries are cancelled or given back. XAUTOCLAIM removes deleted entries
+-- from the pending list even if they were idle for a short time only, and a consumer may still work on such a cancelled
+-- delivery. It also compares the idle time of entries that nobody holds, and these wait for no timeout. So this
+-- function looks at the pending entries one by one. Returns the pending entry to go on from, as XAUTOCLAIM does.
 local function reclaim_each(holders)
   for i = 1, math.min(#holders, LOOKED_AT) do
-    if holders[i][3] >= tonumber(idle) then
+    if holders[i][3] >= tonumber(idle) or is_given_back(holders[i]) then
       claim(holders[i][1], holders, min_idle)
       return holders[i + 1] and holders[i + 1][1] or '0-0'
     end
@@ -173,7 +205,7 @@ end
 local function reclaim_next(holders)
   local reply = redis.call('XAUTOCLAIM', k.stream, group, consumer, idle, cursor, 'COUNT', 1)
   for _, one in ipairs(reply[2]) do
-    if one and one[2] then take(one[1], one[2], min_idle) end
+    if one and one[2] then take(one[1], one[2], holders, min_idle) end
   end
   for _, entry in ipairs(reply[3] or {}) do
     end_without_body(entry, holders)
@@ -188,7 +220,7 @@ for _ = 1, limit do
   -- The claim changes the holders and removes deleted entries, so the pending list is read before the claim.
   local holders = redis.call('XPENDING', k.stream, group, cursor, '+', LOOKED_AT + 1)
   if k.record then k.record.holders = holders end
-  cursor = some_cancelled(holders) and reclaim_each(holders) or reclaim_next(holders)
+  cursor = some_special(holders) and reclaim_each(holders) or reclaim_next(holders)
   if cursor == '0-0' or bytes >= max_bytes then break end
 end
 if cursor == '0-0' and #redis.call('XPENDING', k.stream, group, '-', '+', 1, consumer) == 0 then
@@ -205,4 +237,5 @@ end
 wake_if_earlier(k.wake, before, k.soonest)
 if k.record then pcall(write_record, k.record) end
 if more and cursor == '0-0' then cursor = '0-1' end -- not '0-0', which would tell the caller that no lease is over
-return {cursor, count[RETRIED], count[BURIED], count[SKIPPED], count[STUCK], count[CANCELLED], more and done and 1 or 0}
+local retried = count[RETRIED] + count[RELEASED]
+return {cursor, retried, count[BURIED], count[SKIPPED], count[STUCK], count[CANCELLED], more and done and 1 or 0}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 
 	"github.com/redis/rueidis"
@@ -13,10 +14,17 @@ import (
 // cancelled while a consumer holds it. TestCancelMarkMatchesTheScripts compares it with the scripts.
 const CancelledMark = 1_000_000_000_000
 
+// fatalFrom is the smallest delivery counter that says that a worker gave the message up by XNACK with FATAL. The
+// command sets the counter to 2^63 - 1. A claim adds one, and on some servers the counter is then negative.
+const fatalFrom = 9_000_000_000_000_000_000
+
 // Deliveries decodes a delivery counter: how often the entry was delivered, and whether its message was cancelled
-// meanwhile.
+// meanwhile. n is math.MaxInt64 if a worker gave the message up by XNACK with FATAL.
 func Deliveries(counter int64) (n int64, cancelled bool) {
-	if counter >= CancelledMark {
+	switch {
+	case counter >= fatalFrom || counter < 0:
+		return math.MaxInt64, false
+	case counter >= CancelledMark:
 		return counter - CancelledMark, true
 	}
 	return counter, false

@@ -84,6 +84,7 @@ var reasonTexts = map[string]string{
 	lua.ReasonMaxSnoozes:        "its handler snoozed it too often",
 	lua.ReasonCrashes:           "its worker died at too many attempts",
 	lua.ReasonDeadLetter:        "its handler gave it up",
+	lua.ReasonXNackFatal:        "its worker gave it up",
 	lua.ReasonRetryFor:          "it was too old for another attempt",
 	lua.ReasonHandlerTimeout:    "its handler took too long at the last attempt",
 	lua.ReasonVisibilityTimeout: "no worker finished it in time",

@@ -12,6 +12,7 @@ local TOLD = {
 }
 local MOST_SKIPPED = 100 -- places whose message is not parked any more
 local CANCELLED_FROM = 1000000000000
+local FATAL_FROM = 9000000000000000000
 local utf8_sequences = {
   '[\194-\223][\128-\191]', '\224[\160-\191][\128-\191]', '[\225-\236\238\239][\128-\191][\128-\191]',
   '\237[\128-\159][\128-\191]', '\240[\144-\191][\128-\191][\128-\191]',
@@ -205,8 +206,14 @@ local function pass_held(k)
   local at = pass_on(k.due, k.turns, k.held)
   if at and k.wake then wake_up(k.wake, at) end
 end
+local function is_fatal(counter)
+  return counter >= FATAL_FROM or counter < 0
+end
 local function is_cancelled(counter)
-  return counter >= CANCELLED_FROM
+  return counter >= CANCELLED_FROM and not is_fatal(counter)
+end
+local function is_given_back(one)
+  return (one[2] or '') == '' and (one[3] < 0 or one[3] >= 1e12)
 end
 local function is_utf8(s)
   if string.find(s, '^[\1-\127]*$') then
@@ -253,7 +260,8 @@ local lacks = may and (not may('XRANGE', KEYS[1], '0', '0') and {'XRANGE', KEYS[
   or not may('XINFO', 'GROUPS', KEYS[1]) and {'XINFO GROUPS', KEYS[1]}
   or not may('ZSCORE', KEYS[2], '0') and {'ZSCORE', KEYS[2]}
   or not may('ZADD', KEYS[2], '0', '0') and {'ZADD', KEYS[2]}
-  or not may('XCLAIM', KEYS[1], '0', '0', '0', '0') and {'XCLAIM', KEYS[1]})
+  or not may('XCLAIM', KEYS[1], '0', '0', '0', '0') and {'XCLAIM', KEYS[1]}
+  or not may('XACK', KEYS[1], '0', '0') and {'XACK', KEYS[1]})
 if lacks then return redis.error_reply('NOPERM this user lacks ' .. lacks[1] .. ' on "' .. (lacks[2] or '') ..
   '", which script cancel_entries may need; nothing was changed') end end
 local groups, refused = groups_of(stream)
@@ -264,13 +272,15 @@ local function state_of(one, entry)
   return one.pending > 0 and redis.call('XPENDING', stream, one.name, entry, entry, 1)[1] or DONE
 end
 local function plan_for(entry, id, meant_for, key)
-  local plan = {entry = entry, id = id, key = key, holders = {}, is_first = meant_for == ''}
+  local plan = {entry = entry, id = id, key = key, holders = {}, given_back = {}, is_first = meant_for == ''}
   local asked_unread, needed = #groups == 0 and group == '', false
   for _, one in ipairs(groups) do
     local state = state_of(one, entry)
     local is_meant = meant_for == '' or meant_for == one.name
     local is_asked = is_meant and (group == '' or group == one.name)
-    if type(state) == 'table' then
+    if type(state) == 'table' and is_asked and is_given_back(state) then
+      plan.given_back[#plan.given_back + 1] = one.name
+    elseif type(state) == 'table' then
       plan.holders[#plan.holders + 1] = {
         group = one.name, consumer = state[2], idle = state[3], counter = state[4], asked = is_asked,
       }
@@ -278,7 +288,8 @@ local function plan_for(entry, id, meant_for, key)
     if is_asked and state == UNREAD then asked_unread = true end
     if is_meant and not is_asked and state ~= DONE then needed = true end
   end
-  plan.delete = asked_unread and not needed
+  local is_free = #plan.given_back > 0 and #plan.holders == 0
+  plan.delete = (asked_unread or is_free) and not needed
   plan.unread = asked_unread and needed
   return plan
 end
@@ -320,7 +331,15 @@ local function mark(plan, holder)
   end
   if holder.asked then add_to_reply(plan, holder.group, '2', holder.consumer) end
 end
+local function end_given_back(plan)
+  for _, one in ipairs(plan.given_back) do redis.call('XACK', stream, one, plan.entry) end
+  if #plan.given_back > 0 and not plan.delete then
+    add_to_reply(plan, group, '1', '')
+    if record then note_values(record, 'cancelled', 'entry', plan.entry, {'id', plan.id, 'group', group}, '', '') end
+  end
+end
 for _, plan in ipairs(plans) do
+  end_given_back(plan)
   for _, holder in ipairs(plan.holders) do
     if holder.asked or plan.delete then mark(plan, holder) end
   end
@@ -375,7 +394,8 @@ local lacks = may and (not may('XREVRANGE', KEYS[1], '0', '0') and {'XREVRANGE',
   or KEYS[5] and not may('ZRANGEBYLEX', KEYS[5], '0', '0') and {'ZRANGEBYLEX', KEYS[5]}
   or not may('ZSCORE', KEYS[2], '0') and {'ZSCORE', KEYS[2]}
   or not may('ZADD', KEYS[2], '0', '0') and {'ZADD', KEYS[2]}
-  or not may('XCLAIM', KEYS[1], '0', '0', '0', '0') and {'XCLAIM', KEYS[1]})
+  or not may('XCLAIM', KEYS[1], '0', '0', '0', '0') and {'XCLAIM', KEYS[1]}
+  or not may('XACK', KEYS[1], '0', '0') and {'XACK', KEYS[1]})
 if lacks then return redis.error_reply('NOPERM this user lacks ' .. lacks[1] .. ' on "' .. (lacks[2] or '') ..
   '", which script cancel_entries may need; nothing was changed') end end
 end

@@ -19,6 +19,7 @@ local STUCK = -1 -- the entry is still pending: its dead letter was refused, or 
 local LOST = 0 -- the entry was not pending any more
 local BURIED = 2 -- the entry became a dead letter
 local CANCELLED_FROM = 1000000000000
+local FATAL_FROM = 9000000000000000000
 local function digits(n)
   return string.format(n % 1 == 0 and n > -1e15 and n < 1e15 and '%d' or '%.0f', n)
 end
@@ -169,8 +170,11 @@ local function lost_body_values(group, entry, id, now)
   local fields = {id = id ~= '' and id or entry}
   return letter_values(fields, group, entry, 'body_lost', 'the entry was deleted while it was pending', now)
 end
+local function is_fatal(counter)
+  return counter >= FATAL_FROM or counter < 0
+end
 local function is_cancelled(counter)
-  return counter >= CANCELLED_FROM
+  return counter >= CANCELLED_FROM and not is_fatal(counter)
 end
 local function main()
 local stream, dead, group, consumer = KEYS[1], KEYS[2], ARGV[1], ARGV[2]

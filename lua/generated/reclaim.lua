@@ -41,6 +41,7 @@ local MOST_DELAYS = 100
 local MOST_SNOOZES = 1000 -- unless max_snoozes of the message or the policy is set
 local LONGEST_BLINK = 250 -- ms: a gap up to this length is never an absence
 local CANCELLED_FROM = 1000000000000
+local FATAL_FROM = 9000000000000000000
 local function digits(n)
   return string.format(n % 1 == 0 and n > -1e15 and n < 1e15 and '%d' or '%.0f', n)
 end
@@ -764,6 +765,21 @@ local function parts_of_lease(member)
   local within, entry, group = string.match(member, '^(%d+)' .. SEP .. '(%d+%-%d+)' .. SEP .. '(.*)$')
   return tonumber(within), entry, group
 end
+local function is_fatal(counter)
+  return counter >= FATAL_FROM or counter < 0
+end
+local function is_cancelled(counter)
+  return counter >= CANCELLED_FROM and not is_fatal(counter)
+end
+local function is_given_back(one)
+  return (one[2] or '') == '' and (one[3] < 0 or one[3] >= 1e12)
+end
+local function cancelled_among(pending, entry)
+  for _, one in ipairs(pending) do
+    if one[1] == entry then return is_cancelled(one[4]) end
+  end
+  return false
+end
 local function note_held(calm, leases, stream, group, visibility, most)
   local field, now = 'held:' .. group, now_ms()
   local lease_starts = {} -- Unix ms, by entry
@@ -780,13 +796,15 @@ local function note_held(calm, leases, stream, group, visibility, most)
   end
   for i, one in ipairs(redis.call('XPENDING', stream, group, '-', '+', most)) do
     local entry, idle = one[1], one[3]
-    local holder, delivery = string.sub(redis.sha1hex(one[2]), 1, 8), ended[entry]
-    if delivery and delivery.holder ~= holder then delivery = nil end
-    local since = delivery and delivery.since or lease_starts[entry] or now - math.max(0, idle)
-    if delivery or i <= 10 or idle >= math.min(visibility / 8, 1800) then
-      texts[#texts + 1] = entry .. '=' .. digits(since) .. '/' .. holder
+    if not is_given_back(one) then -- otherwise the delivery has ended
+      local holder, delivery = string.sub(redis.sha1hex(one[2]), 1, 8), ended[entry]
+      if delivery and delivery.holder ~= holder then delivery = nil end
+      local since = delivery and delivery.since or lease_starts[entry] or now - math.max(0, idle)
+      if delivery or i <= 10 or idle >= math.min(visibility / 8, 1800) then
+        texts[#texts + 1] = entry .. '=' .. digits(since) .. '/' .. holder
+      end
+      ended[entry] = nil
     end
-    ended[entry] = nil
   end
   for _, delivery in pairs(ended) do
     local took = math.max(0, now - delivery.since)
@@ -794,15 +812,6 @@ local function note_held(calm, leases, stream, group, visibility, most)
   end
   local text = table.concat({usual and digits(math.floor(usual)) or '-', unpack(texts)}, ' ')
   if text ~= stored then redis.call('HSET', calm, field, text) end
-end
-local function is_cancelled(counter)
-  return counter >= CANCELLED_FROM
-end
-local function cancelled_among(pending, entry)
-  for _, one in ipairs(pending) do
-    if one[1] == entry then return is_cancelled(one[4]) end
-  end
-  return false
 end
 local function main()
 local LOOKED_AT = 10 -- pending entries that XAUTOCLAIM with COUNT 1 looks at
@@ -852,7 +861,9 @@ if lacks then return redis.error_reply('NOPERM this user lacks ' .. lacks[1] .. 
   '", which script reclaim may need; nothing was changed') end end
 local away = shortest > 0 and absences(calm, shortest, now) or {}
 local idle = shortest > 0 and digits(watched_idle(away, tonumber(min_idle), now)) or min_idle
-local count = {[RETRIED] = 0, [BURIED] = 0, [SKIPPED] = 0, [STUCK] = 0, [LOST] = 0, [CANCELLED] = 0}
+local count = {
+  [RETRIED] = 0, [RELEASED] = 0, [BURIED] = 0, [SKIPPED] = 0, [STUCK] = 0, [LOST] = 0, [CANCELLED] = 0,
+}
 local left = {} -- entries that left the pending list
 local bytes = 0
 local function id_of(body)
@@ -860,22 +871,43 @@ local function id_of(body)
     if body[i] == 'id' then return body[i + 1] end
   end
 end
-local function take(entry, body, within)
+local function row_of(entry, holders)
+  for _, one in ipairs(holders) do
+    if one[1] == entry then return one end
+  end
+end
+local function given_back_as(counter)
+  if is_fatal(counter) then
+    return {action = 'dead', reason = 'xnack_fatal', error = 'a worker gave the message up: XNACK FATAL'}
+  elseif counter == 0 then
+    return {action = 'release', reason = '', error = ''}
+  end
+  local error = 'a worker could not handle the message: XNACK'
+  return {action = 'retry', reason = 'max_attempts', error = error, burnt = counter - 1}
+end
+local function take(entry, body, holders, within)
   local owner = redis.call('XPENDING', k.stream, group, entry, entry, 1)
-  local burnt = owner[1] and math.max(0, owner[1][4] - 2) or 0
-  local cancelled = owner[1] and is_cancelled(owner[1][4])
+  local before_claim = row_of(entry, holders)
   local cursor_of_attempt = stored_progress(progress, entry, group, id_of(body) or entry)
-  local how = {
-    id = '', action = 'retry', reason = 'visibility_timeout', progress = cursor_of_attempt,
-    error = 'visibility timeout: not acknowledged within ' .. within .. ' ms',
-    burnt = burnt, crash = true, cancelled = cancelled,
-  }
+  local how
+  if before_claim and (is_given_back(before_claim) or is_fatal(before_claim[4])) then
+    how = given_back_as(before_claim[4])
+  else
+    how = {
+      action = 'retry', reason = 'visibility_timeout', crash = true,
+      error = 'visibility timeout: not acknowledged within ' .. within .. ' ms',
+      burnt = owner[1] and math.max(0, owner[1][4] - 2) or 0,
+    }
+  end
+  how.id, how.progress = '', cursor_of_attempt
+  how.cancelled = owner[1] and is_cancelled(owner[1][4])
   local verdicts, failed = carry_out(k, group, {entry}, {plan_exit(k, group, entry, body, how, now)})
   if failed then error(failed) end
   local verdict = verdicts[1]
   count[verdict] = count[verdict] + 1
   if verdict == STUCK and owner[1] then -- the entry stays pending, and this claim must not count as a delivery later
-    redis.call('XCLAIM', k.stream, group, consumer, 0, entry, 'RETRYCOUNT', owner[1][4] - 1, 'JUSTID')
+    local counter = is_fatal(owner[1][4]) and '9223372036854775807' or digits(owner[1][4] - 1)
+    redis.call('XCLAIM', k.stream, group, consumer, 0, entry, 'RETRYCOUNT', counter, 'JUSTID')
   end
   if verdict > LOST then left[#left + 1] = entry end
   if verdict > LOST and cursor_of_attempt then redis.pcall('HDEL', progress, progress_field(entry, group)) end
@@ -896,7 +928,7 @@ local function end_without_body(entry, holders)
 end
 local function claim(entry, holders, within)
   local claimed = redis.call('XCLAIM', k.stream, group, consumer, 0, entry)[1]
-  if claimed and claimed[2] then take(entry, claimed[2], within) else end_without_body(entry, holders) end
+  if claimed and claimed[2] then take(entry, claimed[2], holders, within) else end_without_body(entry, holders) end
 end
 local function end_lease(entry, within)
   local holders = redis.call('XPENDING', k.stream, group, entry, entry, 1)
@@ -914,7 +946,7 @@ local function end_leases()
     local within, entry, lease_group = parts_of_lease(over[i])
     local held = entry and redis.pcall('XPENDING', k.stream, lease_group, entry, entry, 1)[1] -- an error has no [1]
     local mine = not held or lease_group == group -- otherwise a call for the lease's own group deals with it
-    local remaining = held and mine and tonumber(min_idle) - held[3] or 0 -- above 0 if the consumer extended the entry
+    local remaining = held and mine and not is_given_back(held) and tonumber(min_idle) - held[3] or 0
     if held and mine and remaining <= 0 then
       remaining = left_of_lease(away, ends - within, within, shortest, now)
       if remaining <= 0 then end_lease(entry, within) end
@@ -928,14 +960,14 @@ local function end_leases()
   end
   return #over >= 2 * limit, done
 end
-local function some_cancelled(holders)
+local function some_special(holders)
   for _, one in ipairs(holders) do
-    if is_cancelled(one[4]) then return true end
+    if is_cancelled(one[4]) or is_given_back(one) then return true end
   end
 end
 local function reclaim_each(holders)
   for i = 1, math.min(#holders, LOOKED_AT) do
-    if holders[i][3] >= tonumber(idle) then
+    if holders[i][3] >= tonumber(idle) or is_given_back(holders[i]) then
       claim(holders[i][1], holders, min_idle)
       return holders[i + 1] and holders[i + 1][1] or '0-0'
     end
@@ -945,7 +977,7 @@ end
 local function reclaim_next(holders)
   local reply = redis.call('XAUTOCLAIM', k.stream, group, consumer, idle, cursor, 'COUNT', 1)
   for _, one in ipairs(reply[2]) do
-    if one and one[2] then take(one[1], one[2], min_idle) end
+    if one and one[2] then take(one[1], one[2], holders, min_idle) end
   end
   for _, entry in ipairs(reply[3] or {}) do
     end_without_body(entry, holders)
@@ -957,7 +989,7 @@ for _ = 1, limit do
   if shortest > 0 and now_ms() - now > math.max(shortest / 2, 250) then break end
   local holders = redis.call('XPENDING', k.stream, group, cursor, '+', LOOKED_AT + 1)
   if k.record then k.record.holders = holders end
-  cursor = some_cancelled(holders) and reclaim_each(holders) or reclaim_next(holders)
+  cursor = some_special(holders) and reclaim_each(holders) or reclaim_next(holders)
   if cursor == '0-0' or bytes >= max_bytes then break end
 end
 if cursor == '0-0' and #redis.call('XPENDING', k.stream, group, '-', '+', 1, consumer) == 0 then
@@ -972,7 +1004,8 @@ end
 wake_if_earlier(k.wake, before, k.soonest)
 if k.record then pcall(write_record, k.record) end
 if more and cursor == '0-0' then cursor = '0-1' end -- not '0-0', which would tell the caller that no lease is over
-return {cursor, count[RETRIED], count[BURIED], count[SKIPPED], count[STUCK], count[CANCELLED], more and done and 1 or 0}
+local retried = count[RETRIED] + count[RELEASED]
+return {cursor, retried, count[BURIED], count[SKIPPED], count[STUCK], count[CANCELLED], more and done and 1 or 0}
 end
 local ok, reply = pcall(main)
 if ok then return reply end

@@ -43,6 +43,7 @@ local LONGEST_DELAY = 315360000000 -- ms: 10 years
 local MOST_DELAYS = 100
 local MOST_SNOOZES = 1000 -- unless max_snoozes of the message or the policy is set
 local CANCELLED_FROM = 1000000000000
+local FATAL_FROM = 9000000000000000000
 local function digits(n)
   return string.format(n % 1 == 0 and n > -1e15 and n < 1e15 and '%d' or '%.0f', n)
 end
@@ -719,8 +720,11 @@ local function carry_out(k, group, entries, plans)
   in_chunks('ZADD', k.due, members)
   return verdicts, failed
 end
+local function is_fatal(counter)
+  return counter >= FATAL_FROM or counter < 0
+end
 local function is_cancelled(counter)
-  return counter >= CANCELLED_FROM
+  return counter >= CANCELLED_FROM and not is_fatal(counter)
 end
 local function cancelled_among(pending, entry)
   for _, one in ipairs(pending) do

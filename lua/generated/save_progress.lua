@@ -2,6 +2,7 @@
 local SEP = '\31'
 local MAX_PROGRESS_BYTES = 4096
 local CANCELLED_FROM = 1000000000000
+local FATAL_FROM = 9000000000000000000
 local function wrong_type(want)
   for i = 1, #want, 2 do
     local got = want[i] and redis.call('TYPE', want[i]) or 'none'
@@ -16,8 +17,11 @@ end
 local function progress_field(entry, group)
   return entry .. SEP .. group
 end
+local function is_fatal(counter)
+  return counter >= FATAL_FROM or counter < 0
+end
 local function is_cancelled(counter)
-  return counter >= CANCELLED_FROM
+  return counter >= CANCELLED_FROM and not is_fatal(counter)
 end
 local function pending_of(stream, group, entry)
   local pending = redis.pcall('XPENDING', stream, group, entry, entry, 1)

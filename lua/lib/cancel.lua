@@ -1,10 +1,26 @@
--- Shared by the scripts that meet cancelled deliveries. If a delivery is cancelled while a consumer holds the entry,
+-- Shared by the scripts that meet cancelled deliveries, and deliveries that a worker gave back by XNACK. If a delivery is cancelled while a consumer holds the entry,
 -- CANCELLED_FROM is added to the delivery counter of the pending entry. Scripts that read the counter anyway find this
 -- mark at no cost. The mark stays when the consumer extends the entry, and goes when the entry leaves the pending list.
 local CANCELLED_FROM = 1000000000000
 
+-- XNACK with FATAL (Redis 8.8) sets the delivery counter to 2^63 - 1. Lua rounds this number. A claim adds one to it,
+-- and on servers that do not know XNACK the counter is then negative.
+local FATAL_FROM = 9000000000000000000
+
+-- Whether a worker gave the message up by XNACK with FATAL.
+local function is_fatal(counter)
+  return counter >= FATAL_FROM or counter < 0
+end
+
 local function is_cancelled(counter)
-  return counter >= CANCELLED_FROM
+  return counter >= CANCELLED_FROM and not is_fatal(counter)
+end
+
+-- Whether a worker gave a pending entry back by XNACK, so that no consumer holds the entry. Its consumer is then the
+-- empty name. Its idle time is -1, or counts from 1970, by which it differs from an entry of a consumer with the empty
+-- name. one: a row of XPENDING.
+local function is_given_back(one)
+  return (one[2] or '') == '' and (one[3] < 0 or one[3] >= 1e12)
 end
 
 -- Whether the delivery of an entry to a group was cancelled. pending: rows of XPENDING.

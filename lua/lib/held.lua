@@ -31,13 +31,15 @@ local function note_held(calm, leases, stream, group, visibility, most)
   end
   for i, one in ipairs(redis.call('XPENDING', stream, group, '-', '+', most)) do
     local entry, idle = one[1], one[3]
-    local holder, delivery = string.sub(redis.sha1hex(one[2]), 1, 8), ended[entry]
-    if delivery and delivery.holder ~= holder then delivery = nil end
-    local since = delivery and delivery.since or lease_starts[entry] or now - math.max(0, idle)
-    if delivery or i <= 10 or idle >= math.min(visibility / 8, 1800) then
-      texts[#texts + 1] = entry .. '=' .. digits(since) .. '/' .. holder
+    if not is_given_back(one) then -- otherwise the delivery has ended
+      local holder, delivery = string.sub(redis.sha1hex(one[2]), 1, 8), ended[entry]
+      if delivery and delivery.holder ~= holder then delivery = nil end
+      local since = delivery and delivery.since or lease_starts[entry] or now - math.max(0, idle)
+      if delivery or i <= 10 or idle >= math.min(visibility / 8, 1800) then
+        texts[#texts + 1] = entry .. '=' .. digits(since) .. '/' .. holder
+      end
+      ended[entry] = nil
     end
-    ended[entry] = nil
   end
   for _, delivery in pairs(ended) do
     local took = math.max(0, now - delivery.since)

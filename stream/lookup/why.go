@@ -233,6 +233,7 @@ var deathTexts = map[string]string{
 	lua.ReasonVisibilityTimeout: "its attempts are used up (%d): " +
 		"the last consumer gave no sign of life for the visibility timeout",
 	lua.ReasonDeadLetter: "its worker gave it up (attempt %d)",
+	lua.ReasonXNackFatal: "its worker gave it up by XNACK FATAL (attempt %d)",
 	lua.ReasonExpired:    "it expired before it was delivered (attempt %d)",
 	lua.ReasonGroupGone:  "its group is not on the stream (attempt %d)",
 	lua.ReasonMalformed:  "what was found could not be delivered (attempt %d)",
