@@ -3,6 +3,7 @@ package conformance
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -157,7 +158,7 @@ func (w *watcher) kindOf(key string) (kind, queue string) {
 // commonRules apply to producers and workers.
 var commonRules = []Rule{
 	{"keeps-keys", Minimal, "3", "Keys of duestream have no expiry, and are not deleted, renamed or flushed by producers and workers."},
-	{"keeps-streams", Minimal, "8 (MUST NOT)", "The entries of a stream are the bridges': no XADD, XDEL, XTRIM or XSETID on it by plain commands."},
+	{"keeps-streams", Minimal, "8 (MUST NOT)", "The entries of a stream are the bridges': no XADD, XDEL, XDELEX, XTRIM or XSETID on it by plain commands, and no XACKDEL without ACKED."},
 	{"keeps-groups", Minimal, "8 (MUST NOT)", "Groups stay, with what they have read: no XGROUP DESTROY, no XGROUP SETID."},
 	{"keeps-registry", Minimal, "3 and 16", "The registry of queues is written by HSETNX with 1, or by the script register; settings are operators'."},
 	{"keeps-server", Minimal, "3", "The server's settings, clients, scripts and functions are not a client's to change."},
@@ -212,7 +213,7 @@ func (w *watcher) onKey(s *sent, kind, queue string) {
 	case "DEL", "UNLINK", "RENAME", "RENAMENX", "MOVE", "RESTORE", "COPY", "SET", "MIGRATE":
 		w.brokeBy(s, "keeps-keys", "what the key holds is lost")
 	case "XADD", "XDEL", "XTRIM", "XSETID", "XDELEX", "XACKDEL":
-		if kind == "stream" {
+		if kind == "stream" && !(w.kind == Worker && s.acknowledges()) {
 			w.brokeBy(s, "keeps-streams", "what goes or comes there by a plain command has another group lose a message, or get one that nobody scheduled")
 		}
 	case "HSET", "HMSET", "HDEL", "HINCRBY", "HSETNX":
@@ -223,6 +224,30 @@ func (w *watcher) onKey(s *sent, kind, queue string) {
 			w.brokeBy(s, "keeps-registry", "it changes the settings of everybody")
 		}
 	}
+}
+
+// acknowledges reports whether the command is an XACKDEL with ACKED, and with none of the options that delete an entry
+// under other groups. The options may stand before and behind the list of entries.
+func (s *sent) acknowledges() bool {
+	if !s.is("XACKDEL") {
+		return false
+	}
+	acked := false
+	for i := 3; i < len(s.args); i++ {
+		switch option := strings.ToUpper(s.args[i]); option {
+		case "ACKED":
+			acked = true
+		case "KEEPREF", "DELREF":
+			return false
+		case "IDS":
+			n, err := strconv.Atoi(s.arg(i + 1))
+			if err != nil || n < 0 || n > len(s.args) {
+				return false
+			}
+			i += 1 + n
+		}
+	}
+	return acked
 }
 
 // workerRules apply to workers.
@@ -260,6 +285,10 @@ func (w *watcher) workerCommand(s *sent) {
 		}
 		if s.has("FORCE") || s.has("RETRYCOUNT") || s.has("LASTID") {
 			w.brokeBy(s, "no-claims", "it changes more than the idle time of what it holds")
+		}
+	case "XNACK":
+		if s.has("FORCE") || s.has("RETRYCOUNT") {
+			w.brokeBy(s, "no-claims", "it changes more than XNACK does to what the worker holds")
 		}
 	case "ZADD", "ZREM", "ZINCRBY", "HSET", "HMSET", "HSETNX", "HDEL", "XADD", "XDEL", "XTRIM":
 		if kind, _ := w.kindOf(s.arg(1)); slices.Contains([]string{"due", "payload", "meta", "dead", "seen"}, kind) {
