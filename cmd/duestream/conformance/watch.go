@@ -78,7 +78,8 @@ func (w *watcher) broke(rule, format string, args ...any) {
 
 // brokeBy records that a command broke a rule.
 func (w *watcher) brokeBy(s *sent, rule, why string) {
-	w.broke(rule, "%s sent %s, %s after the case began: %s", s.program, s.text(), s.at.Sub(w.began).Round(time.Millisecond), why)
+	after := s.at.Sub(w.began).Round(time.Millisecond)
+	w.broke(rule, "%s sent %s, %s after the case began: %s", s.program, s.text(), after, why)
 }
 
 // verdict returns the first broken rule, or nil.
@@ -132,7 +133,8 @@ func (s *sent) text() string {
 		switch {
 		case len(arg) > 120:
 			fmt.Fprintf(&b, "%.100q…", arg)
-		case arg == "" || strings.ContainsFunc(arg, func(r rune) bool { return r <= ' ' || r == '"' || r == '\\' || r > '~' }):
+		case arg == "" || strings.ContainsFunc(arg,
+			func(r rune) bool { return r <= ' ' || r == '"' || r == '\\' || r > '~' }):
 			fmt.Fprintf(&b, "%q", arg)
 		default:
 			b.WriteString(arg)
@@ -157,10 +159,15 @@ func (w *watcher) kindOf(key string) (kind, queue string) {
 
 // commonRules apply to producers and workers.
 var commonRules = []Rule{
-	{"keeps-keys", Minimal, "3", "Keys of duestream have no expiry, and are not deleted, renamed or flushed by producers and workers."},
-	{"keeps-streams", Minimal, "8 (MUST NOT)", "The entries of a stream are the bridges': no XADD, XDEL, XDELEX, XTRIM or XSETID on it by plain commands, and no XACKDEL without ACKED."},
-	{"keeps-groups", Minimal, "8 (MUST NOT)", "Groups stay, with what they have read: no XGROUP DESTROY, no XGROUP SETID."},
-	{"keeps-registry", Minimal, "3 and 16", "The registry of queues is written by HSETNX with 1, or by the script register; settings are operators'."},
+	{"keeps-keys", Minimal, "3",
+		"Keys of duestream have no expiry, and are not deleted, renamed or flushed by producers and workers."},
+	{"keeps-streams", Minimal, "8 (MUST NOT)",
+		"The entries of a stream are the bridges': no XADD, XDEL, XDELEX, XTRIM or XSETID on it by plain commands, " +
+			"and no XACKDEL without ACKED."},
+	{"keeps-groups", Minimal, "8 (MUST NOT)",
+		"Groups stay, with what they have read: no XGROUP DESTROY, no XGROUP SETID."},
+	{"keeps-registry", Minimal, "3 and 16",
+		"The registry of queues is written by HSETNX with 1, or by the script register; settings are operators'."},
 	{"keeps-server", Minimal, "3", "The server's settings, clients, scripts and functions are not a client's to change."},
 }
 
@@ -214,7 +221,8 @@ func (w *watcher) onKey(s *sent, kind, queue string) {
 		w.brokeBy(s, "keeps-keys", "what the key holds is lost")
 	case "XADD", "XDEL", "XTRIM", "XSETID", "XDELEX", "XACKDEL":
 		if kind == "stream" && !(w.kind == Worker && s.acknowledges()) {
-			w.brokeBy(s, "keeps-streams", "what goes or comes there by a plain command has another group lose a message, or get one that nobody scheduled")
+			w.brokeBy(s, "keeps-streams", "what goes or comes there by a plain command has another group lose a message, "+
+				"or get one that nobody scheduled")
 		}
 	case "HSET", "HMSET", "HDEL", "HINCRBY", "HSETNX":
 		switch {
