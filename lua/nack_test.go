@@ -56,8 +56,8 @@ local redis = setmetatable({
 
 var reclaimOnNewServer = rueidis.NewLuaScript(newServer + Source("reclaim"))
 
-// reclaimGivenBack reclaims with the replies of the server as they are, or as those of Redis 8.8. No bridge has looked at
-// the queue before, and the visibility timeout is an hour, so nothing is reclaimed for its idle time.
+// reclaimGivenBack reclaims with the replies of the server as they are, or as those of Redis 8.8. No bridge has looked
+// at the queue before, and the visibility timeout is an hour, so nothing is reclaimed for its idle time.
 func (b *testQueue) reclaimGivenBack(group string, onNewServer bool, attempts Attempts) Reclaimed {
 	b.Helper()
 	a := ReclaimArgs{Group: group, Attempts: attempts, MinIdle: time.Hour, Shortest: time.Hour, Limit: 100,
@@ -71,8 +71,8 @@ func (b *testQueue) reclaimGivenBack(group string, onNewServer bool, attempts At
 	}
 	most, delays := attempts.args()
 	k := b.k
-	reply, err := reclaimOnNewServer.Exec(b.ctx, b.c, []string{k.Stream, k.Due, k.Payload, k.Meta, k.Dead, k.Wake, k.Calm,
-		k.Turns, k.Policy, k.Leases, k.History, k.Progress}, []string{group, most, delays, ReclaimConsumer,
+	reply, err := reclaimOnNewServer.Exec(b.ctx, b.c, []string{k.Stream, k.Due, k.Payload, k.Meta, k.Dead, k.Wake,
+		k.Calm, k.Turns, k.Policy, k.Leases, k.History, k.Progress}, []string{group, most, delays, ReclaimConsumer,
 		millis(a.MinIdle), "0-0", "100", "1048576", millis(a.Shortest), "10", ""}).ToArray()
 	if err != nil {
 		b.Fatal(err)

@@ -1,6 +1,6 @@
 -- reclaim: ends deliveries whose visibility timeout, or whose lease, is over: each counts as failed, and becomes a
---   retry or a dead letter; a message that was cancelled meanwhile ends. It also ends deliveries that a worker gave back
---   by XNACK: as a release, a failed attempt or a dead letter.
+--   retry or a dead letter; a message that was cancelled meanwhile ends. It also ends deliveries that a worker gave
+--   back by XNACK: as a release, a failed attempt or a dead letter.
 -- Uses: base history entry free key progress exit calm lease cancel held
 -- KEYS[1] stream (stream)
 -- KEYS[2] due (zset)
@@ -78,7 +78,8 @@ local function row_of(entry, holders)
 end
 
 -- How a delivery ends that a worker gave back by XNACK. counter: the delivery counter before the claim. XNACK with
--- SILENT takes one from the counter, so a counter of 0 means a release, and a higher one that so many deliveries failed.
+-- SILENT takes one from the counter, so a counter of 0 means a release, and a higher one that so many deliveries
+-- failed.
 local function given_back_as(counter)
   if is_fatal(counter) then
     return {action = 'dead', reason = 'xnack_fatal', error = 'a worker gave the message up: XNACK FATAL'}

@@ -1,6 +1,7 @@
--- Shared by the scripts that meet cancelled deliveries, and deliveries that a worker gave back by XNACK. If a delivery is cancelled while a consumer holds the entry,
--- CANCELLED_FROM is added to the delivery counter of the pending entry. Scripts that read the counter anyway find this
--- mark at no cost. The mark stays when the consumer extends the entry, and goes when the entry leaves the pending list.
+-- Shared by the scripts that meet cancelled deliveries, and deliveries that a worker gave back by XNACK. If a delivery
+-- is cancelled while a consumer holds the entry, CANCELLED_FROM is added to the delivery counter of the pending entry.
+-- Scripts that read the counter anyway find this mark at no cost. The mark stays when the consumer extends the entry,
+-- and goes when the entry leaves the pending list.
 local CANCELLED_FROM = 1000000000000
 
 -- XNACK with FATAL (Redis 8.8) sets the delivery counter to 2^63 - 1. Lua rounds this number. A claim adds one to it,

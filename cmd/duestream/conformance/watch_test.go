@@ -109,7 +109,8 @@ func TestATapReportsEachCommandAndReply(t *testing.T) {
 		return conn
 	}
 	key := w.prefix + ":{q}:stream"
-	conn := talk("HELLO 3", "XGROUP CREATE "+key+" g 0 MKSTREAM", "multi", "XADD "+key+" 1-1 id a", "XACK "+key+" g 0-0", "EXEC",
+	conn := talk("HELLO 3", "XGROUP CREATE "+key+" g 0 MKSTREAM",
+		"multi", "XADD "+key+" 1-1 id a", "XACK "+key+" g 0-0", "EXEC",
 		"XREADGROUP GROUP g one COUNT 1 STREAMS "+key+" >", "XPENDING "+key+" g")
 	all := w.commands()
 	want := []string{"", "", "OK", "1-1", "0", "", "", ""} // replies in the order of the commands; "": any
