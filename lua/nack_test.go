@@ -198,6 +198,18 @@ func TestCancelDeletesAnEntryThatNobodyHolds(t *testing.T) {
 	})
 }
 
+// An entry that another group's consumer holds stays, so that the consumer can extend it.
+func TestCancelKeepsAnEntryThatAnotherGroupHolds(t *testing.T) {
+	onBoth(t, func(b *testQueue, reclaim func(string) Reclaimed) {
+		e := b.deliver([]string{"g", "other"}, "m")[0]
+		b.giveBack("g", nackFail, e.EntryID)
+		wantList(b, "cancelled", b.cancelRunning("", "m"), "m  1", "m other 2 c1")
+		b.wantState("due=0 payload=0 meta=0 stream=1 dead=0 g=0 other=1", "g", "other")
+		redistest.Want(b, "extended", b.extends("other", "c1", Held{Entry: e.EntryID})[0], HeldCancelled)
+		redistest.Want(b, "reclaimed", reclaim("other"), Reclaimed{})
+	})
+}
+
 // A message that was given up passes its key on. A released one keeps its turn, also before the next one of the key.
 func TestGivenBackEntriesWithKeys(t *testing.T) {
 	onBoth(t, func(b *testQueue, reclaim func(string) Reclaimed) {
