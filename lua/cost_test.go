@@ -48,13 +48,13 @@ func TestCommandsOfACallWithOneMessage(t *testing.T) {
 		call   func(b *testQueue)
 		want   string // the commands, sorted
 	}{
-		{"schedule", before, one(first, item), "hget hset time zadd zcount"},
-		{"schedule the first", func(*testQueue) {}, one(first, item), "hget hset time xadd zadd zcount"},
+		{"schedule", before, one(first, item), "hget hset time zadd zcount zscore"},
+		{"schedule the first", func(*testQueue) {}, one(first, item), "hget hset time xadd zadd zcount zscore"},
 		{"schedule with headers", before, one(first, with(func(i *Item) { i.Meta = headers })),
-			"hget hset hset time zadd zcount"},
+			"hget hset hset time zadd zcount zscore"},
 		{"schedule what is due soon", func(*testQueue) {}, one(first, with(func(i *Item) { i.When = After(time.Second) })),
 			"hget hset time xadd zadd zadd zcount zscore"},
-		{"schedule after a call that is remembered", before, one(token, item), "hget hset time zadd zcount zrem"},
+		{"schedule after a call that is remembered", before, one(token, item), "hget hset time zadd zcount zrem zscore"},
 		{"schedule a large payload", before, fresh(item), "hexists hget hset time zadd zadd zcount zrem zscore"},
 		{"schedule a large payload with headers", before, fresh(with(func(i *Item) { i.Meta = headers })),
 			"hexists hexists hget hset hset time zadd zadd zcount zrem zscore"},

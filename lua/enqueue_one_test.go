@@ -10,10 +10,16 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// enqueueOne calls EnqueueOne, which must take the message.
+// enqueueOne makes the first try of EnqueueOne, which must take the message.
 func (b *testQueue) enqueueOne(token Token, item Item) Receipt {
 	b.Helper()
-	receipt, taken, err := EnqueueOne(b.ctx, b.c, b.k, token, item)
+	return b.tryOne(token, false, item)
+}
+
+// tryOne makes a try of EnqueueOne, which must take the message.
+func (b *testQueue) tryOne(token Token, again bool, item Item) Receipt {
+	b.Helper()
+	receipt, taken, err := EnqueueOne(b.ctx, b.c, b.k, token, again, item)
 	if err != nil || !taken {
 		b.Fatalf("taken: %v, %v", taken, err)
 	}
@@ -45,8 +51,8 @@ func TestEnqueueOneStoresWhatEnqueueStores(t *testing.T) {
 	})
 }
 
-// A message that is due after the token's window is found in the schedule when its call is repeated, even after another
-// caller has moved it. Of any other message the server remembers the token.
+// A repeat finds its message in the schedule, even after another caller has moved it, and changes nothing. It lets the
+// server remember the call, and so does the first try if the message is due within the token's window.
 func TestARepeatOfEnqueueOneChangesNothing(t *testing.T) {
 	everywhere(t, func(b *testQueue) {
 		token := Token{Name: "t", Window: time.Minute}
@@ -59,18 +65,19 @@ func TestARepeatOfEnqueueOneChangesNothing(t *testing.T) {
 			redistest.Want(b, name+": first try", first.Verdict, Scheduled)
 			remembered := b.count("ZCARD", b.k.Seen) == 1
 			redistest.Want(b, name+": remembered", remembered, IsRemembered(token, item, time.Now()))
+			b.do("HSET", b.k.Meta, name, "edited meanwhile")
 			before := b.state()
-			redistest.Want(b, name+": second try", b.enqueueOne(token, item), Receipt{Repeated, first.Due})
+			redistest.Want(b, name+": second try", b.tryOne(token, true, item), Receipt{Repeated, first.Due})
 			b.wantState(before)
+			redistest.Want(b, name+": meta", b.text("HGET", b.k.Meta, name), "edited meanwhile")
+			redistest.Want(b, name+": remembered after the second try", b.count("ZCARD", b.k.Seen), 1)
 			b.do("ZADD", b.k.Due, "4000000000007", name)
-			redistest.Want(b, name+": third try, after a reschedule", b.enqueueOne(token, item).Verdict, Repeated)
+			redistest.Want(b, name+": third try, after a reschedule", b.tryOne(token, true, item).Verdict, Repeated)
 			redistest.Want(b, name+": due time", b.dueOf(name), 4_000_000_000_007)
-			if remembered {
-				b.makeDueAll()
-				b.drain(100)
-				redistest.Want(b, name+": fourth try, after the delivery", b.enqueueOne(token, item).Verdict, Repeated)
-				redistest.Want(b, name+": scheduled once more", b.count("ZCARD", b.k.Due), 0)
-			}
+			b.do("ZREM", b.k.Due, name)
+			redistest.Want(b, name+": fourth try, after a cancel", b.tryOne(token, true, item).Verdict, Repeated)
+			redistest.Want(b, name+": first try, which comes late", b.enqueueOne(token, item).Verdict, Repeated)
+			redistest.Want(b, name+": scheduled once more", b.count("ZCARD", b.k.Due), 0)
 			b.do("DEL", b.k.Seen, b.k.Due, b.k.Payload, b.k.Meta)
 		}
 	})
@@ -81,7 +88,7 @@ func TestEnqueueOneLeavesQueuesWithAHistoryAlone(t *testing.T) {
 	everywhere(t, func(b *testQueue) {
 		b.do("HSET", b.k.Policy, "history", "100")
 		before := b.state()
-		_, taken, err := EnqueueOne(b.ctx, b.c, b.k, Token{Name: "t", Window: time.Hour}, freshItems(1)[0])
+		_, taken, err := EnqueueOne(b.ctx, b.c, b.k, Token{Name: "t", Window: time.Hour}, false, freshItems(1)[0])
 		if taken || err != nil {
 			b.Errorf("taken: %v, %v", taken, err)
 		}
@@ -108,14 +115,15 @@ func TestEnqueueOneIsRefusedWhole(t *testing.T) {
 			"ID does not parse":                {token, with(func(i *Item) { i.ID = "m" + Separator + "1-1" })},
 			"token or token_ms does not parse": {Token{Name: "a" + Separator, Window: time.Hour}, item},
 		} {
-			if _, _, err := EnqueueOne(b.ctx, b.c, b.k, c.token, c.item); err == nil || !strings.Contains(err.Error(), want) {
+			_, _, err := EnqueueOne(b.ctx, b.c, b.k, c.token, false, c.item)
+			if err == nil || !strings.Contains(err.Error(), want) {
 				b.Errorf("got %v, want %q", err, want)
 			}
 			b.wantState(before)
 		}
 		for _, key := range []string{b.k.Due, b.k.Payload, b.k.Meta, b.k.Seen, b.k.Policy} {
 			b.do("SET", key, "not this")
-			_, _, err := EnqueueOne(b.ctx, b.c, b.k, token, item)
+			_, _, err := EnqueueOne(b.ctx, b.c, b.k, token, false, item)
 			if err == nil || !strings.Contains(err.Error(), "key "+key+" holds a string") {
 				b.Errorf("%s is a string: %v", key, err)
 			}
@@ -136,10 +144,12 @@ func TestEnqueueOneTakesBackWhatItHasWritten(t *testing.T) {
 			"the mark":        {"+@all", "-zadd", fmt.Sprintf("(~%s +zadd)", b.k.Due)},
 			"the due time":    {"+@all", "-zadd", fmt.Sprintf("(~%s +zadd)", b.k.Seen)},
 			"the first write": {"+@all", "-hset"},
+			"the wake token":  {"+@all", "-xadd"},
+			"an older mark":   {"+@all", "-zrem"},
 		} {
 			may(rules...)
 			item := Item{ID: "m", When: After(time.Second), Payload: []byte("p"), Meta: `{"h:a":"b"}`}
-			_, _, err := EnqueueOne(b.ctx, guest.c, b.k, Token{Name: "t", Window: time.Hour}, item)
+			_, _, err := EnqueueOne(b.ctx, guest.c, b.k, Token{Name: "t", Done: "s", Window: time.Hour}, false, item)
 			if !errors.Is(err, ErrDenied) {
 				b.Errorf("without the right to write %s: %v", refused, err)
 			}
@@ -147,4 +157,15 @@ func TestEnqueueOneTakesBackWhatItHasWritten(t *testing.T) {
 			redistest.Want(b, "tokens after "+refused+" was refused", b.count("ZCARD", b.k.Seen), 0)
 		}
 	})
+}
+
+// Before, the repeat on a server that was full by then failed, although the message was scheduled.
+func TestARepeatOfEnqueueOneSucceedsOnAFullServer(t *testing.T) {
+	t.Parallel()
+	b := newTestQueue(t, redistest.Own(t))
+	token := Token{Name: "t", Window: time.Minute}
+	item := Item{ID: "m", When: After(time.Hour), Payload: []byte("p")}
+	first := b.enqueueOne(token, item)
+	b.do("CONFIG", "SET", "maxmemory", "1")
+	redistest.Want(b, "second try", b.tryOne(token, true, item), Receipt{Repeated, first.Due})
 }

@@ -202,17 +202,22 @@ const MostOneBytes = 4096
 
 var enqueueOneScript = load("enqueue_one",
 	[]string{"due", "payload", "meta", "wake", "seen", "policy"},
-	[]string{"token", "done", "token_ms", "when", "id", "body", "fields"}, nil)
+	[]string{"token", "done", "token_ms", "again", "when", "id", "body", "fields"}, nil)
 
 // EnqueueOne is EnqueueFresh at about two thirds of the cost, for one small message. taken is false if the queue keeps
 // a history: then nothing was changed, and the caller calls EnqueueFresh.
 //
-// The server remembers the token only if the message is due within the token's window: see IsRemembered. If a message
-// is due later, and somebody cancels it, or makes it due, between a try whose reply was lost and the next try, then it
-// is scheduled again.
-func EnqueueOne(ctx context.Context, c rueidis.Client, k Keys, token Token,
+// again tells that an earlier try of this call may have been executed, or may still be. The server remembers the token
+// of such a repeat, and of a message that is due within the token's window: see IsRemembered. If a message is due
+// later, and somebody cancels it, or makes it due, between a try whose reply was lost and the next try, then it is
+// scheduled again.
+func EnqueueOne(ctx context.Context, c rueidis.Client, k Keys, token Token, again bool,
 	item Item) (r Receipt, taken bool, err error) {
-	args := []string{token.Name, token.Done, millis(token.Window), string(item.When), item.ID,
+	repeated := ""
+	if again {
+		repeated = "1"
+	}
+	args := []string{token.Name, token.Done, millis(token.Window), repeated, string(item.When), item.ID,
 		rueidis.BinaryString(item.Payload), item.Meta}
 	reply, err := enqueueOneScript.integers(ctx, c, []string{k.Due, k.Payload, k.Meta, k.Wake, k.Seen, k.Policy}, args, 2,
 		Durability{})
@@ -222,10 +227,10 @@ func EnqueueOne(ctx context.Context, c rueidis.Client, k Keys, token Token,
 	return Receipt{Verdict(reply[0]), item.When.due(time.UnixMilli(reply[1]))}, true, nil
 }
 
-// IsRemembered reports whether the server remembers the token of an EnqueueOne that is called at now. A message that is
-// due after the token's window needs no token, because it is still scheduled when the call is repeated. If the clocks
-// of caller and server differ, the answer may be wrong. Then a token ends with its window, or the next call clears a
-// token that is not there.
+// IsRemembered reports whether the server remembers the token of an EnqueueOne that is called once, at now. A message
+// that is due after the token's window needs no token, because it is still scheduled when the call is repeated. If the
+// clocks of caller and server differ, the answer may be wrong. Then a token ends with its window, or the next call
+// clears a token that is not there.
 func IsRemembered(token Token, item Item, now time.Time) bool {
 	return !item.When.due(now).After(now.Add(token.Window))
 }

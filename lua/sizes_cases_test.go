@@ -130,7 +130,7 @@ func (o *ordeal) enqueueOne() {
 	for i, token := range []Token{{Name: "first", Window: time.Hour}, {Name: "second", Done: "first", Window: time.Hour}} {
 		item := Item{ID: fmt.Sprint("i", i), When: After(time.Minute), Payload: make([]byte, 1+o.size("item")),
 			Meta: `{"h:a":"b"}`}
-		_, _, err := EnqueueOne(b.ctx, o.scale, b.k, token, item)
+		_, _, err := EnqueueOne(b.ctx, o.scale, b.k, token, i == 1, item)
 		o.must(err)
 	}
 }

@@ -100,7 +100,7 @@ func calls() []call {
 			return []string{k.Due, k.Payload, k.Meta, k.Wake, k.Seen, k.Policy}
 		}), func(b *testQueue) error {
 			token := Token{Name: "t", Done: "before", Window: time.Hour}
-			_, _, err := EnqueueOne(b.ctx, b.c, b.k, token,
+			_, _, err := EnqueueOne(b.ctx, b.c, b.k, token, false,
 				Item{ID: "one", When: After(time.Second), Payload: []byte("p"), Meta: `{"h:a":"b"}`})
 			return err
 		}},

@@ -104,7 +104,7 @@ func scheduling() []scenario {
 			s.owe("a", "one", delivered|gone, delivered)
 			return func(c rueidis.Client) error {
 				token := lua.Token{Name: "t", Done: "earlier", Window: time.Minute}
-				_, _, err := lua.EnqueueOne(s.ctx, c, s.k, token, one)
+				_, _, err := lua.EnqueueOne(s.ctx, c, s.k, token, false, one)
 				return err
 			}
 		}},
@@ -113,7 +113,7 @@ func scheduling() []scenario {
 			one := item("one", hour)
 			s.owe("a", "one", delivered|gone, delivered)
 			return func(c rueidis.Client) error {
-				_, _, err := lua.EnqueueOne(s.ctx, c, s.k, lua.Token{Name: "t", Window: 2 * time.Hour}, one)
+				_, _, err := lua.EnqueueOne(s.ctx, c, s.k, lua.Token{Name: "t", Window: 2 * time.Hour}, false, one)
 				return err
 			}
 		}},
@@ -122,7 +122,7 @@ func scheduling() []scenario {
 				s.group("a")
 				one := item("one", hour)
 				call := func(c rueidis.Client) error {
-					_, _, err := lua.EnqueueOne(s.ctx, c, s.k, lua.Token{Name: "t", Window: time.Minute}, one)
+					_, _, err := lua.EnqueueOne(s.ctx, c, s.k, lua.Token{Name: "t", Window: time.Minute}, true, one)
 					return err
 				}
 				s.must(call(s.c))

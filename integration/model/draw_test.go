@@ -207,11 +207,12 @@ func (r *sequence) call(what string, token lua.Token, items []lua.Item) {
 		fresh = fresh && strings.HasPrefix(item.ID, ownID)
 	}
 	fresh = fresh && !slices.Contains(before.Calls[token.Done].Refused, true) && pick(r, "fresh", true, false)
+	again := what == "repeat"
 	one := fresh && len(items) == 1 && !r.keeps && pick(r, "one", true, false)
 	what = fmt.Sprintf("%s %+v %s, fresh: %v, one: %v", what, token, showItems(items), fresh, one)
 	receipts := step(r, what, func(ctx context.Context) ([]lua.Receipt, error) {
 		if one {
-			receipt, taken, err := lua.EnqueueOne(ctx, r.c, r.k, token, items[0])
+			receipt, taken, err := lua.EnqueueOne(ctx, r.c, r.k, token, again, items[0])
 			if err == nil && !taken {
 				err = errors.New("the message was not taken")
 			}
@@ -223,7 +224,7 @@ func (r *sequence) call(what string, token lua.Token, items []lua.Item) {
 		return lua.Enqueue(ctx, r.c, r.k, token, items, lua.Durability{})
 	}, func(q *Queue, _ []lua.Receipt) []lua.Receipt {
 		if one {
-			return q.EnqueueOne(token, items[0])
+			return q.EnqueueOne(token, again, items[0])
 		}
 		for _, item := range items {
 			// A repeat writes again what the call writes outside the script, so it undoes any damage done meanwhile.

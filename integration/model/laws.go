@@ -115,31 +115,24 @@ func newQueue() *Queue {
 		Calls: map[string]Call{}, Recurrences: map[string]Recurrence{}, Turns: map[string]bool{}}
 }
 
-// EnqueueOne is Enqueue of one message with a fresh ID, except that a message that is due after the token's window is
-// not remembered. A repeat changes nothing as long as the message is scheduled.
-func (q *Queue) EnqueueOne(token lua.Token, item lua.Item) []lua.Receipt {
+// EnqueueOne is Enqueue of one message with a fresh ID, except that the first try is not remembered if the message is
+// due after the token's window. A repeat changes nothing as long as the message is scheduled.
+func (q *Queue) EnqueueOne(token lua.Token, again bool, item lua.Item) []lua.Receipt {
 	due, window := when(item.When, q.Now), token.Window.Milliseconds()
-	remembers := token.Name != "" && due-q.Now <= window
-	if remembers && q.Calls[token.Name].Ends > q.Now {
-		return q.Enqueue(token, []lua.Item{item})
-	}
-	m, scheduled := q.Scheduled[item.ID]
-	if !scheduled {
-		if !remembers {
-			token.Name = ""
+	remembers := token.Name != "" && (again || due-q.Now <= window)
+	if m, scheduled := q.Scheduled[item.ID]; scheduled && again {
+		if remembers {
+			q.Calls[token.Name] = Call{Ran: q.Now, Ends: q.Now + window, Refused: make([]bool, 1)}
 		}
-		return q.Enqueue(token, []lua.Item{item})
+		if item.When[0] == '+' {
+			due = int64(m.Due)
+		}
+		return []lua.Receipt{{Verdict: lua.Repeated, Due: time.UnixMilli(due)}}
 	}
-	if remembers {
-		q.Calls[token.Name] = Call{Ran: q.Now, Ends: q.Now + window, Refused: make([]bool, 1)}
+	if isKnown := q.Calls[token.Name].Ends > q.Now; !remembers && !isKnown {
+		token.Name = ""
 	}
-	if item.Meta != "" { // the call writes payload and meta again, so it undoes any damage done meanwhile
-		q.Scheduled[item.ID] = NewMessage(item.ID, m.Due, m.Payload, item.Meta)
-	}
-	if item.When[0] == '+' {
-		due = int64(m.Due)
-	}
-	return []lua.Receipt{{Verdict: lua.Repeated, Due: time.UnixMilli(due)}}
+	return q.Enqueue(token, []lua.Item{item})
 }
 
 // Enqueue: nothing → scheduled; or straight to ready if due, nothing is overdue, and the queue is neither held nor

@@ -29,42 +29,53 @@ end
 local function is_call(token, token_ms)
   return string.find(token_ms, '^%d+$') and #token_ms <= 15 and is_token(token)
 end
+local function refusal(token, i)
+  return SEP .. token .. SEP .. i
+end
 local function main()
 local due, payload, meta, wake, seen = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local token, done, token_ms, when, id = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
-local body, fields = ARGV[6], ARGV[7]
+local token, done, token_ms, again = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local when, id, body, fields = ARGV[5], ARGV[6], ARGV[7], ARGV[8]
 local policy = KEYS[6]
 if not is_call(token, token_ms) then return redis.error_reply('ERR token or token_ms does not parse') end
 if not is_time(when) then return redis.error_reply('ERR when does not parse') end
-if #ARGV ~= 7 or string.find(id, SEP, 1, true) then return redis.error_reply('ERR ID does not parse') end
+if #ARGV ~= 8 or string.find(id, SEP, 1, true) then return redis.error_reply('ERR ID does not parse') end
 if redis.call('HGET', policy, 'history') then return {0, 0} end
 token_ms = tonumber(token_ms)
 local now = now_ms()
 local at = due_at(when, now)
-local remembers = token ~= '' and at - now <= token_ms
-local mark = remembers and redis.call('ZSCORE', seen, SEP .. token)
+local remembers = token ~= '' and (again == '1' or at - now <= token_ms)
+local function remember()
+  return remembers and redis.call('ZADD', seen, digits(now + token_ms), SEP .. token) == 1
+end
+local scheduled_at = again == '1' and redis.call('ZSCORE', due, id)
+if scheduled_at then
+  pcall(remember) -- a full server refuses it, and the repeat changes nothing nevertheless
+  return {3, number_of(scheduled_at) - (at - now)}
+end
+local mark = token ~= '' and redis.call('ZSCORE', seen, SEP .. token)
 if mark then return {3, tonumber(mark) - token_ms} end
 local text = digits(at)
 local is_head = redis.call('ZCOUNT', due, '-inf', text) == 0
+local may = redis.acl_check_cmd
+if may and is_head and not may('XADD', wake, '0', '0', '0') then error('NOPERM', 0) end
+if may and done ~= '' and not may('ZREM', seen, '0') then error('NOPERM', 0) end
 local wrote_payload, wrote_meta, wrote_mark = false, false, false
 local function schedule()
   wrote_payload = redis.call('HSET', payload, id, body) == 1 -- a full server refuses this first write
   wrote_meta = fields ~= '' and redis.call('HSET', meta, id, fields) == 1
-  wrote_mark = remembers and redis.call('ZADD', seen, digits(now + token_ms), SEP .. token) == 1
-  return redis.call('ZADD', due, 'NX', text, id) == 1
+  wrote_mark = remember()
+  redis.call('ZADD', due, text, id)
 end
 local function take_back()
   if wrote_payload then redis.pcall('HDEL', payload, id) end
   if wrote_meta then redis.pcall('HDEL', meta, id) end
   if wrote_mark then redis.pcall('ZREM', seen, SEP .. token) end
 end
-local ended, scheduled = pcall(schedule)
-if not ended then
-  take_back()
-  error(scheduled)
-end
+local scheduled, refusal = pcall(schedule)
 if not scheduled then
-  return {3, number_of(redis.call('ZSCORE', due, id)) - (at - now)}
+  take_back()
+  error(refusal, 0)
 end
 if done ~= '' then redis.pcall('ZREM', seen, SEP .. done) end
 if is_head then wake_up(wake, at) end
@@ -103,16 +114,16 @@ local function naming_key(failure, want)
 end
 if is_denied(reply) then do local may = redis.acl_check_cmd
 local lacks = may and (KEYS[6] and not may('HGET', KEYS[6], '0') and {'HGET', KEYS[6]}
-  or not may('ZSCORE', KEYS[5], '0') and {'ZSCORE', KEYS[5]}
   or not may('ZSCORE', KEYS[1], '0') and {'ZSCORE', KEYS[1]}
+  or not may('ZSCORE', KEYS[5], '0') and {'ZSCORE', KEYS[5]}
   or not may('ZCOUNT', KEYS[1], '0', '0') and {'ZCOUNT', KEYS[1]}
   or not may('ZREM', KEYS[5], '0') and {'ZREM', KEYS[5]}
   or not may('TIME') and {'TIME', ''}
   or not may('XADD', KEYS[4], '0', '0', '0') and {'XADD', KEYS[4]}
-  or not may('HSET', KEYS[2], '0', '0') and {'HSET', KEYS[2]}
-  or not may('HSET', KEYS[3], '0', '0') and {'HSET', KEYS[3]}
   or not may('ZADD', KEYS[5], '0', '0') and {'ZADD', KEYS[5]}
   or not may('ZADD', KEYS[1], '0', '0') and {'ZADD', KEYS[1]}
+  or not may('HSET', KEYS[2], '0', '0') and {'HSET', KEYS[2]}
+  or not may('HSET', KEYS[3], '0', '0') and {'HSET', KEYS[3]}
   or not may('HDEL', KEYS[2], '0') and {'HDEL', KEYS[2]}
   or not may('HDEL', KEYS[3], '0') and {'HDEL', KEYS[3]})
 if lacks then return redis.error_reply('NOPERM this user lacks ' .. lacks[1] .. ' on "' .. (lacks[2] or '') ..

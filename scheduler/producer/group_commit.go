@@ -272,10 +272,12 @@ func (g *groupCommit) commit(c *committer, batch []waiting) {
 func (g *groupCommit) send(c *committer, items []lua.Item,
 	since time.Time) (receipts []lua.Receipt, notDurable, err error) {
 	token := lua.Token{Name: g.producer.newToken(), Done: c.done, Window: g.producer.tokenWindow}
+	again := false
 	clean, err := g.producer.repeat(context.Background(), since, func(ctx context.Context) error {
 		g.register(ctx)
 		var err error
-		receipts, err = g.enqueue(ctx, c, token, items)
+		receipts, err = g.enqueue(ctx, c, token, again, items)
+		again = true
 		notDurable, err = splitNotDurable(err)
 		g.lastFailed.Store(err != nil)
 		return err
@@ -303,13 +305,14 @@ func (g *groupCommit) register(ctx context.Context) {
 	}
 }
 
-// enqueue makes one try of a commit, by EnqueueOne, EnqueueFresh or Enqueue: see mayUseOne and mayUseFresh. If one of
-// the first two refuses the messages, enqueue sends them by Enqueue, because Enqueue refuses less.
-func (g *groupCommit) enqueue(ctx context.Context, c *committer, token lua.Token,
+// enqueue makes one try of a commit, the first one or another one (again), by EnqueueOne, EnqueueFresh or Enqueue: see
+// mayUseOne and mayUseFresh. If one of the first two refuses the messages, enqueue sends them by Enqueue, because
+// Enqueue refuses less.
+func (g *groupCommit) enqueue(ctx context.Context, c *committer, token lua.Token, again bool,
 	items []lua.Item) ([]lua.Receipt, error) {
 	cfg, now := &g.producer.cfg, time.Now()
 	if g.mayUseFresh(c, items, now) {
-		receipts, err := g.enqueueFresh(ctx, c, token, items, now)
+		receipts, err := g.enqueueFresh(ctx, c, token, again, items, now)
 		if err == nil || lua.Ambiguous(err) || lua.Temporary(err) {
 			return receipts, err
 		}
@@ -324,11 +327,11 @@ func (g *groupCommit) enqueue(ctx context.Context, c *committer, token lua.Token
 }
 
 // enqueueFresh makes one try of a commit whose messages have fresh IDs, by EnqueueOne or EnqueueFresh.
-func (g *groupCommit) enqueueFresh(ctx context.Context, c *committer, token lua.Token, items []lua.Item,
+func (g *groupCommit) enqueueFresh(ctx context.Context, c *committer, token lua.Token, again bool, items []lua.Item,
 	now time.Time) ([]lua.Receipt, error) {
 	if g.mayUseOne(items, now) {
 		c.remembered = lua.IsRemembered(token, items[0], now)
-		receipt, taken, err := lua.EnqueueOne(ctx, g.producer.cfg.Client, g.keys, token, items[0])
+		receipt, taken, err := lua.EnqueueOne(ctx, g.producer.cfg.Client, g.keys, token, again, items[0])
 		if taken || err != nil {
 			return []lua.Receipt{receipt}, err
 		}

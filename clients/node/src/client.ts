@@ -181,7 +181,7 @@ export class Client {
 
   /**
    * Tells whether to store a single small message with a fresh ID by enqueue_one. The message must be due later than any
-   * repeat of the call. So a repeat finds it in the schedule, and the call needs no token.
+   * repeat of the call. So a repeat finds it in the schedule, and the server need not remember the first try.
    */
   #mayUseOne(place: string, chunk: Chunk): boolean {
     const [, when, body, meta, window] = chunk.values as [string, string, Buffer, string, string];
@@ -198,9 +198,16 @@ export class Client {
   async #enqueueOne(partition: Partition, { items, values }: Chunk, until: number): Promise<boolean> {
     const [id, when, body, meta] = values as [string, string, Argument, string];
     const [item] = items as [Item];
+    const token = `${this.#tokenName}-${this.#tokens++}`;
+    let again = '';
+    const call = () => {
+      const thisTry = again;
+      again = '1';
+      return this.#connection.evaluate('enqueue_one', partition.keys('due payload meta wake seen policy'), token, '',
+        this.#tokenMs, thisTry, when, id, body, meta);
+    };
     try {
-      const reply = await repeat(() => this.#connection.evaluate('enqueue_one',
-        partition.keys('due payload meta wake seen policy'), '', '', this.#tokenMs, when, id, body, meta), until);
+      const reply = await repeat(call, until);
       const [verdict = 0, asked = 0] = numbersOf(reply);
       if (verdict) item.result = resultOf(item.id, verdict, asked + Number(when));
       return verdict !== 0;

@@ -113,7 +113,7 @@ class Producer:
 
     def _enqueue(self, partition: Partition, items: Sequence[Sequence[Any]], until: float) -> Steps[list[int]]:
         if self._may_use_one(partition, items):
-            taken: Optional[list[int]] = yield from repeat(lambda: self._enqueue_one(partition, items[0]), until)
+            taken = yield from self._enqueue_one(partition, items[0], until)
             if taken is not None:
                 return taken
             self._one_from[partition] = time.monotonic() + _ONE_PAUSE
@@ -140,8 +140,8 @@ class Producer:
     def _may_use_one(self, partition: Partition, items: Sequence[Sequence[Any]]) -> bool:
         """Whether to store a single small message with a fresh ID by enqueue_one.
 
-        The message must be due later than any repeat of the call. So a repeat finds it in the schedule, and the call
-        needs no token.
+        The message must be due later than any repeat of the call. So a repeat finds it in the schedule, and the server
+        need not remember the first try.
         """
         if len(items) > 1 or time.monotonic() < self._one_from.get(partition, 0):
             return False
@@ -149,15 +149,24 @@ class Producer:
         is_later = when.startswith("+") and int(when) > self._token_ms
         return is_later and window == "" and 0 < len(body) and len(body) + len(meta) <= _ONE_BYTES
 
-    def _enqueue_one(self, partition: Partition, item: Sequence[Any]) -> Steps[Optional[list[int]]]:
+    def _enqueue_one(self, partition: Partition, item: Sequence[Any], until: float) -> Steps[Optional[list[int]]]:
         """Returns the verdict and the due time; None if the script does not take the message.
 
         It takes no message if the queue keeps a history, and after a refusal. enqueue refuses less.
         """
         id, when, body, meta, _ = item
         keys = partition.keys("due payload meta wake seen policy")
+        token, again = f"{self._token_name}-{next(self._tokens)}", ""
+
+        def call() -> Steps[list[int]]:
+            nonlocal again
+            this_try, again = again, "1"
+            answer: list[int] = yield from evaluate("enqueue_one", keys, token, "", self._token_ms, this_try, when, id,
+                                                    body, meta)
+            return answer
+
         try:
-            verdict, asked = yield from evaluate("enqueue_one", keys, "", "", self._token_ms, when, id, body, meta)
+            verdict, asked = yield from repeat(call, until)
         except UnavailableError:
             raise
         except DuestreamError:
