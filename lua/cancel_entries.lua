@@ -16,10 +16,10 @@
 -- ARGV[5...] id (string)
 -- ARGV[#] actor (string, who calls; the last argument, only if KEYS[7] is given)
 -- Returns: the next cursor ('' = all were looked at), last; then for each result five values: entry, id, group (with
---   verdict 2 the group that holds the entry, else ARGV[4]), verdict ('1' = cancelled, the entry will not be delivered;
---   '2' = a consumer of a group that ARGV[4] names holds the entry, and learns of the cancellation when it next extends
---   the entry; '3' = not cancelled, because the entry still waits for its first delivery to this group, and another
---   group needs it), consumer ('' = none)
+--   verdict 2 the group that holds the entry, else ARGV[4]), verdict ('1' = cancelled: the groups that ARGV[4] names,
+--   and that do not hold the entry, will not get it; '2' = a consumer of a group that ARGV[4] names holds the entry,
+--   and learns of the cancellation when it next extends the entry; '3' = not cancelled, because the entry still waits
+--   for its first delivery to this group, and another group needs it), consumer ('' = none)
 -- Complexity: O(limit + entries found × groups); it reads at most 1 MiB and one entry more
 -- If a command fails here: no command can fail after the checks.
 -- Run twice: harmless; the second run finds only what a consumer still holds.

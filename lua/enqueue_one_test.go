@@ -133,23 +133,31 @@ func TestEnqueueOneIsRefusedWhole(t *testing.T) {
 	})
 }
 
-// If one of the later writes is refused, the script takes back the earlier ones.
+// If one of the later writes is refused, the script takes back the earlier ones. A right without which it could not do
+// so, or could not wake the bridge, is asked for before the first write.
 func TestEnqueueOneTakesBackWhatItHasWritten(t *testing.T) {
 	t.Parallel()
 	onServers(t, func(b *testQueue) {
 		guest, may := limited(b)
 		before := b.state()
-		for refused, rules := range map[string][]string{
-			"the meta":        {"+@all", "-hset", fmt.Sprintf("(~%s +hset)", b.k.Payload)},
-			"the mark":        {"+@all", "-zadd", fmt.Sprintf("(~%s +zadd)", b.k.Due)},
-			"the due time":    {"+@all", "-zadd", fmt.Sprintf("(~%s +zadd)", b.k.Seen)},
-			"the first write": {"+@all", "-hset"},
-			"the wake token":  {"+@all", "-xadd"},
-			"an older mark":   {"+@all", "-zrem"},
+		soon, later := After(time.Second), After(48*time.Hour)
+		for refused, c := range map[string]struct {
+			when  When
+			done  string
+			rules []string
+		}{
+			"the meta":                {soon, "", []string{"+@all", "-hset", fmt.Sprintf("(~%s +hset)", b.k.Payload)}},
+			"the mark":                {soon, "", []string{"+@all", "-zadd", fmt.Sprintf("(~%s +zadd)", b.k.Due)}},
+			"the due time":            {soon, "", []string{"+@all", "-zadd", fmt.Sprintf("(~%s +zadd)", b.k.Seen)}},
+			"the first write":         {soon, "", []string{"+@all", "-hset"}},
+			"the wake token":          {later, "", []string{"+@all", "-xadd"}},
+			"the end of this mark":    {soon, "", []string{"+@all", "-zrem"}},
+			"the end of an older one": {later, "older", []string{"+@all", "-zrem"}},
 		} {
-			may(rules...)
-			item := Item{ID: "m", When: After(time.Second), Payload: []byte("p"), Meta: `{"h:a":"b"}`}
-			_, _, err := EnqueueOne(b.ctx, guest.c, b.k, Token{Name: "t", Done: "s", Window: time.Hour}, false, item)
+			may(c.rules...)
+			item := Item{ID: "m", When: c.when, Payload: []byte("p"), Meta: `{"h:a":"b"}`}
+			token := Token{Name: "t", Done: c.done, Window: time.Hour}
+			_, _, err := EnqueueOne(b.ctx, guest.c, b.k, token, false, item)
 			if !errors.Is(err, ErrDenied) {
 				b.Errorf("without the right to write %s: %v", refused, err)
 			}

@@ -204,13 +204,14 @@ var enqueueOneScript = load("enqueue_one",
 	[]string{"due", "payload", "meta", "wake", "seen", "policy"},
 	[]string{"token", "done", "token_ms", "again", "when", "id", "body", "fields"}, nil)
 
-// EnqueueOne is EnqueueFresh at about two thirds of the cost, for one small message. taken is false if the queue keeps
-// a history: then nothing was changed, and the caller calls EnqueueFresh.
+// EnqueueOne takes one small message for which AllFresh is true. It costs the server about three quarters of
+// EnqueueFresh. If taken is false and err is nil, the queue keeps a history, and nothing was changed: call
+// EnqueueFresh. With an error nothing was taken (but see Ambiguous).
 //
-// again tells that an earlier try of this call may have been executed, or may still be. The server remembers the token
-// of such a repeat, and of a message that is due within the token's window: see IsRemembered. If a message is due
-// later, and somebody cancels it, or makes it due, between a try whose reply was lost and the next try, then it is
-// scheduled again.
+// again tells that the server may have executed an earlier try of this call, or may execute it later. The server
+// remembers the token of a repeat. It remembers the token of a first try only if the message is due within the
+// token's window: see IsRemembered. A message that is due later is scheduled again if the reply to the first try is
+// lost, somebody cancels the message or makes it due, and the caller repeats the call.
 func EnqueueOne(ctx context.Context, c rueidis.Client, k Keys, token Token, again bool,
 	item Item) (r Receipt, taken bool, err error) {
 	repeated := ""
@@ -227,10 +228,10 @@ func EnqueueOne(ctx context.Context, c rueidis.Client, k Keys, token Token, agai
 	return Receipt{Verdict(reply[0]), item.When.due(time.UnixMilli(reply[1]))}, true, nil
 }
 
-// IsRemembered reports whether the server remembers the token of an EnqueueOne that is called once, at now. A message
-// that is due after the token's window needs no token, because it is still scheduled when the call is repeated. If the
-// clocks of caller and server differ, the answer may be wrong. Then a token ends with its window, or the next call
-// clears a token that is not there.
+// IsRemembered reports whether the server remembers the token of a first try of EnqueueOne at the time now. A message
+// that is due after the token's window is not remembered, because a repeat finds it in the schedule. The answer may
+// be wrong if the clocks of caller and server differ. This is harmless: the next call clears a token that is not
+// there, or does not clear one, and the token ends with its window.
 func IsRemembered(token Token, item Item, now time.Time) bool {
 	return !item.When.due(now).After(now.Add(token.Window))
 }

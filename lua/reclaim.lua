@@ -77,9 +77,8 @@ local function row_of(entry, holders)
   end
 end
 
--- How a delivery ends that a worker gave back by XNACK. counter: the delivery counter before the claim. XNACK with
--- SILENT takes one from the counter, so a counter of 0 means a release, and a higher one that so many deliveries
--- failed.
+-- How the delivery of an entry ends that a worker gave back by XNACK. counter: the delivery counter before the claim.
+-- SILENT subtracts one from it. So 0 means a release, and a higher counter is the number of failed deliveries.
 local function given_back_as(counter)
   if is_fatal(counter) then
     return {action = 'dead', reason = 'xnack_fatal', error = 'a worker gave the message up: XNACK FATAL'}
@@ -188,10 +187,11 @@ local function some_special(holders)
   end
 end
 
--- Does the work of reclaim_next when some deliveries are cancelled or given back. XAUTOCLAIM removes deleted entries
--- from the pending list even if they were idle for a short time only, and a consumer may still work on such a cancelled
--- delivery. It also compares the idle time of entries that nobody holds, and these wait for no timeout. So this
--- function looks at the pending entries one by one. Returns the pending entry to go on from, as XAUTOCLAIM does.
+-- Does the work of reclaim_next when some deliveries are cancelled or given back, because XAUTOCLAIM would do two
+-- things wrong. It removes a deleted entry from the pending list whatever its idle time is, although a consumer may
+-- still work on the cancelled delivery. And it leaves an entry that was given back pending until the timeout,
+-- although nobody works on it. So this function looks at the pending entries one by one. Returns the pending entry to
+-- go on from, as XAUTOCLAIM does.
 local function reclaim_each(holders)
   for i = 1, math.min(#holders, LOOKED_AT) do
     if holders[i][3] >= tonumber(idle) or is_given_back(holders[i]) then

@@ -13,7 +13,7 @@ type luaText struct {
 	rest      string
 }
 
-// function is a local function, or another local that a text declares.
+// function is a declaration of a text: a local function (see split), or another local (see splitConstants).
 type function struct{ name, text string }
 
 // split splits a text. A function begins with a line that begins with "local function". It ends with the same line if
@@ -39,9 +39,9 @@ func split(text string) luaText {
 
 var constant = regexp.MustCompile(`^local (\w+) = `)
 
-// splitConstants splits lines outside of functions into the locals that they declare, each by itself, and the other
-// lines. A local ends before the next line that begins without a space, except for a closing brace. A server that runs
-// a script also runs these lines, so a script gets only the locals that it can reach.
+// splitConstants splits the lines outside of functions into declarations of locals and other lines. A declaration
+// ends before the first line that begins with neither a space nor a closing brace. Each declaration costs the server
+// time in every run, so a script gets only the locals that it can reach.
 func splitConstants(text string) (constants luaText, others string) {
 	inside := false
 	for line := range strings.Lines(text) {

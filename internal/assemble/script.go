@@ -10,7 +10,7 @@ import (
 const firstWriteComment = "-- Everything is known before the first write"
 
 // takesBackComment is the comment of a script that takes back its writes when a later one is refused. Such a script
-// needs no check of its user's rights before its first write.
+// gets no generated check of its user's rights before its first write.
 const takesBackComment = firstWriteComment + ", and is taken back if a later one is refused."
 
 // Script returns the text of a script as the server gets it.
@@ -23,7 +23,7 @@ func (s *Sources) Script(name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	// The functions that only the handling of an error needs are declared there, because a declaration costs time.
+	// A declaration costs time, so functions that only the handling of errors needs are declared after the return.
 	regular, onError, _ := strings.Cut(script, returnReply)
 	library := split(s.library(file))
 	functions := library.reachableFrom(regular)
@@ -74,9 +74,9 @@ func cutAtFirstWrite(text string) (before, after string, found bool) {
 	return before + "\n", after, true
 }
 
-// guard returns the Lua that stands before a script's first write, and refuses a user who may not run all commands that
-// follow. It is empty for a script that only reads. The check costs a fraction of a command, and the server does not
-// count it as a command.
+// guard returns the Lua before a script's first write. It refuses a user who lacks the right to one of the commands
+// that follow. It is empty for a script that only reads, or that takes back its writes. The check costs a fraction of
+// a command, and the server does not count it as a command.
 func guard(file *source, needs []Need) string {
 	for _, n := range needs {
 		if n.Writes() {

@@ -19,12 +19,13 @@ import (
 // mostTries limits the tries of one call. Each further try needs one more caller that is cancelled while it connects.
 const mostTries = 100
 
-// Wrap returns a client with two changes. It repeats the commands of a caller whose connection failed because another
-// caller was cancelled. And it keeps the library from using the memory of a command again that the library may repeat.
+// Wrap returns a client with two changes. If a caller's command was not sent because another caller was cancelled
+// while it connected, the client sends the command again. If the library may repeat a command, the client keeps the
+// library from using the memory of its arguments for another command.
 //
-// Do and DoMulti are protected. Dedicated connections are neither shared nor replaced, so they need no protection. The
-// error of another caller whose deadline passes while it connects is not hidden, because it looks like that of a server
-// that does not answer.
+// Do and DoMulti are protected. Dedicated connections need no protection, because they are neither shared nor
+// replaced. If a caller's deadline passes while it connects, the waiting callers still get its error, because a
+// server that does not answer causes the same error.
 func Wrap(c rueidis.Client) rueidis.Client { return &client{c} }
 
 type client struct{ rueidis.Client }

@@ -59,7 +59,7 @@ local text = digits(at)
 local is_head = redis.call('ZCOUNT', due, '-inf', text) == 0
 local may = redis.acl_check_cmd
 if may and is_head and not may('XADD', wake, '0', '0', '0') then error('NOPERM', 0) end
-if may and done ~= '' and not may('ZREM', seen, '0') then error('NOPERM', 0) end
+if may and (done ~= '' or remembers) and not may('ZREM', seen, '0') then error('NOPERM', 0) end
 local wrote_payload, wrote_meta, wrote_mark = false, false, false
 local function schedule()
   wrote_payload = redis.call('HSET', payload, id, body) == 1 -- a full server refuses this first write

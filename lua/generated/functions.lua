@@ -1707,8 +1707,8 @@ end
 -- and goes when the entry leaves the pending list.
 local CANCELLED_FROM = 1000000000000
 
--- XNACK with FATAL (Redis 8.8) sets the delivery counter to 2^63 - 1. Lua rounds this number. A claim adds one to it,
--- and on servers that do not know XNACK the counter is then negative.
+-- XNACK with FATAL (Redis 8.8) sets the delivery counter to 2^63 - 1. Lua rounds this number, so FATAL_FROM is lower.
+-- A claim adds one. On some servers the counter is then negative.
 local FATAL_FROM = 9000000000000000000
 
 -- Whether a worker gave the message up by XNACK with FATAL.
@@ -1720,9 +1720,9 @@ local function is_cancelled(counter)
   return counter >= CANCELLED_FROM and not is_fatal(counter)
 end
 
--- Whether a worker gave a pending entry back by XNACK, so that no consumer holds the entry. Its consumer is then the
--- empty name. Its idle time is -1, or counts from 1970, by which it differs from an entry of a consumer with the empty
--- name. one: a row of XPENDING.
+-- Whether a worker gave a pending entry back by XNACK, so that no consumer holds it. XPENDING then shows an empty
+-- consumer, and an idle time of -1 or one that counts from 1970. The idle time tells the entry from one of a consumer
+-- whose name is empty. one: a row of XPENDING.
 local function is_given_back(one)
   return (one[2] or '') == '' and (one[3] < 0 or one[3] >= 1e12)
 end

@@ -53,8 +53,8 @@ type groupCommit struct {
 
 // committer makes one commit after another.
 type committer struct {
-	done string // token of the last commit, once its reply has arrived; "" = the server does not remember it
-	// remembered: the server remembers the token of the last try.
+	done string // the token that the next commit clears; "" = none, or a token that ends with its window
+	// remembered: the server remembers the token of the last try, if that was the first one of its commit.
 	remembered bool
 	// refused: the last commit refused messages. The server keeps a record of each refusal with the token, until an
 	// Enqueue clears both.
@@ -305,9 +305,9 @@ func (g *groupCommit) register(ctx context.Context) {
 	}
 }
 
-// enqueue makes one try of a commit, the first one or another one (again), by EnqueueOne, EnqueueFresh or Enqueue: see
-// mayUseOne and mayUseFresh. If one of the first two refuses the messages, enqueue sends them by Enqueue, because
-// Enqueue refuses less.
+// enqueue makes one try of a commit by EnqueueOne, EnqueueFresh or Enqueue: see mayUseOne and mayUseFresh. again
+// tells that it is not the first try. If EnqueueOne or EnqueueFresh refuses the messages, enqueue calls Enqueue with
+// the same token, because Enqueue refuses less.
 func (g *groupCommit) enqueue(ctx context.Context, c *committer, token lua.Token, again bool,
 	items []lua.Item) ([]lua.Receipt, error) {
 	cfg, now := &g.producer.cfg, time.Now()
@@ -326,7 +326,8 @@ func (g *groupCommit) enqueue(ctx context.Context, c *committer, token lua.Token
 	return receipts, err
 }
 
-// enqueueFresh makes one try of a commit whose messages have fresh IDs, by EnqueueOne or EnqueueFresh.
+// enqueueFresh makes one try by EnqueueOne or EnqueueFresh. If EnqueueOne finds that the queue keeps a history,
+// EnqueueFresh follows.
 func (g *groupCommit) enqueueFresh(ctx context.Context, c *committer, token lua.Token, again bool, items []lua.Item,
 	now time.Time) ([]lua.Receipt, error) {
 	if g.mayUseOne(items, now) {
@@ -341,22 +342,22 @@ func (g *groupCommit) enqueueFresh(ctx context.Context, c *committer, token lua.
 	return lua.EnqueueFresh(ctx, g.producer.cfg.Client, g.keys, token, items)
 }
 
-// mayUseOne reports whether a commit uses EnqueueOne: it has one small message, and the queue kept no history when
-// EnqueueOne was last tried, or that is freshPause ago.
+// mayUseOne reports whether a commit for which mayUseFresh is true uses EnqueueOne. The commit must have one small
+// message. It is false for freshPause after EnqueueOne found that the queue keeps a history.
 func (g *groupCommit) mayUseOne(items []lua.Item, now time.Time) bool {
 	return len(items) == 1 && len(items[0].Payload)+len(items[0].Meta) <= lua.MostOneBytes &&
 		now.UnixMilli() >= g.oneFrom.Load()
 }
 
-// mayUseFresh reports whether a commit uses EnqueueFresh, which costs the server half as much as Enqueue. One of these
-// conditions is enough to need Enqueue:
+// mayUseFresh reports whether a commit uses EnqueueOne or EnqueueFresh. They cost the server at most half as much as
+// Enqueue. Each of these conditions makes the commit use Enqueue:
 //
 //   - The producer waits for a durability. The wait must use the same connection as the script.
 //   - A message has a chosen ID, has no payload, or is due.
 //   - The committer's last commit refused messages. Only Enqueue clears the records of these refusals.
-//   - The server has refused EnqueueFresh. A refused EnqueueFresh may leave payloads on the server, and if Enqueue is
-//     refused as well, nothing uses them. So EnqueueFresh is not tried again before Enqueue has succeeded and
-//     freshPause has passed.
+//   - The server has refused EnqueueOne or EnqueueFresh. A refused EnqueueFresh may leave payloads on the server,
+//     and if Enqueue is refused as well, nothing uses them. So EnqueueFresh is not tried again before Enqueue has
+//     succeeded and freshPause has passed.
 func (g *groupCommit) mayUseFresh(c *committer, items []lua.Item, now time.Time) bool {
 	return !g.producer.cfg.Durability.Waits() && !c.refused && now.UnixMilli() >= g.freshFrom.Load() &&
 		lua.AllFresh(items, now)

@@ -30,7 +30,8 @@ func stateOf(e entry) string {
 //   - A dead job becomes a dead letter of the group.
 //   - A job in flight with its last try becomes a dead letter too, unless it expires before its ttr ends. If its
 //     consumer acknowledges it through the gateway, the dead letter is purged.
-//   - Every other job becomes a message, with its remaining tries.
+//   - Every other job becomes a message with its remaining tries. A job in flight with its last try, and a job whose
+//     tries are not known, become messages with one try.
 func record(e entry, b body, now time.Time) (admin.Record, error) {
 	published, delay, versioned, ok := lmstfy.ParseID(e.id)
 	due := now
