@@ -40,6 +40,10 @@ func Main(m *testing.M) {
 // Patience is how long a test waits for something that must happen.
 const Patience = time.Minute
 
+// longestRun is the time after which a command counts as hanging. With the race detector on a slow machine, a command
+// with an input of 32 MiB takes more than a minute.
+const longestRun = 5 * time.Minute
+
 // Version is the version of a program that was built without a version.
 const Version = "devel"
 
@@ -77,7 +81,7 @@ func (c *CLI) Run(args ...string) Result { return c.RunIn("", args...) }
 func (c *CLI) RunIn(stdin string, args ...string) Result {
 	c.T.Helper()
 	var out, errOut bytes.Buffer
-	ctx, cancel := context.WithTimeout(c.T.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(c.T.Context(), longestRun)
 	defer cancel()
 	code := command.Run(ctx, cmp.Or(c.Release, Version), c.Args(args), strings.NewReader(stdin), &out, &errOut)
 	return Result{code, out.String(), errOut.String()}
