@@ -54,11 +54,13 @@ local function state_of(one, entry)
 end
 
 -- Decides what is done with an entry, and writes nothing. meant_for: the group that the entry is for; '' = every group.
--- The fields of the plan: delete = whether the entry is deleted; holders = the groups that hold the entry, with asked =
--- whether ARGV[4] names the group, so that the group gets a result in the reply; given_back = the groups that
--- ARGV[4] names and whose worker gave the entry back by XNACK, so that nobody works on it; unread = whether the entry
--- stays although a group that ARGV[4] names has not read it; is_first = whether the entry is for every group, and so no
--- retry.
+-- The asked groups are those that ARGV[4] names. The fields of the plan:
+--   delete: whether the script deletes the entry
+--   given_back: the asked groups whose worker gave the entry back by XNACK; nobody works on it for them
+--   holders: the other groups in which the entry is pending; the field asked of a holder: whether it is an asked group;
+--     only such a holder gets a result in the reply
+--   unread: whether the script keeps the entry although an asked group has not read it
+--   is_first: whether the entry is for every group; a retry is for one group
 local function plan_for(entry, id, meant_for, key)
   local plan = {entry = entry, id = id, key = key, holders = {}, given_back = {}, is_first = meant_for == ''}
   -- Without groups, nobody has read the entry.

@@ -176,4 +176,9 @@ func TestARepeatOfEnqueueOneSucceedsOnAFullServer(t *testing.T) {
 	first := b.enqueueOne(token, item)
 	b.do("CONFIG", "SET", "maxmemory", "1")
 	redistest.Want(b, "second try", b.tryOne(token, true, item), Receipt{Repeated, first.Due})
+	item.ID = "other"
+	_, _, err := EnqueueOne(b.ctx, b.c, b.k, token, false, item)
+	if !errors.Is(err, ErrFull) || strings.Contains(err.Error(), "user_script") {
+		b.Errorf("another message: %v", err) // the script must pass on the server's own error
+	}
 }

@@ -143,6 +143,23 @@ test('a call whose reply was lost is repeated, and stores the message once', asy
   assert.equal(await server.redis.xlen('duestream:{q}:stream'), 2);
 });
 
+test('a later message whose reply was lost is found when the call is repeated', async () => {
+  await client.schedule('q', 'warm', { delayMs: 3_600_000 }); // loads the script
+  const broken = await proxy(server.url, '\r\nonce\r\n'); // it cuts the first call
+  try {
+    await withClient({}, async (other) => {
+      const receipt = await other.schedule('q', 'once', { delayMs: 7_200_000 });
+      assert.equal(receipt.due.getTime(), await server.due(receipt.id));
+      const remembered = await server.redis.zrange('duestream:{q}:seen', 0, -1, 'WITHSCORES');
+      assert.equal(remembered.length, 2); // the repeat, and the end of its window
+    }, broken.url);
+  } finally {
+    broken.close();
+  }
+  assert.equal(broken.cuts(), 1);
+  assert.equal(await server.redis.zcard('duestream:{q}:due'), 2);
+});
+
 test('forgets the partitions of a deleted queue', async () => {
   await server.redis.hset('duestream:queues', 'q', '4');
   await server.redis.hset('duestream:queues', '/deleted/q', '');

@@ -164,6 +164,24 @@ def test_a_repeated_call_stores_a_message_once(server: Server, client: Client, m
     assert len(calls) == 2 and server.redis.xlen("duestream:{q}:stream") == 2
 
 
+def test_a_repeated_call_leaves_a_later_message_as_it_is(server: Server, client: Client, monkeypatch: Any) -> None:
+    perform, first_due = client._perform, []
+
+    def lose_the_first_reply(request: Any) -> Any:
+        answer = perform(request)
+        if not isinstance(request, tuple) and request[0][0] == "EVALSHA" and b"once" in request[0]:
+            first_due.append(server.redis.zrange("duestream:{q}:due", 0, -1, withscores=True)[-1][1])
+            if len(first_due) == 1:
+                raise ConnectionResetError("lost")
+        return answer
+
+    client.schedule("q", "warm", delay=3600)  # loads the script
+    monkeypatch.setattr(client, "_perform", lose_the_first_reply)
+    receipt = client.schedule("q", "once", delay=7200)
+    assert len(first_due) == 2 and server.redis.zcard("duestream:{q}:due") == 2
+    assert ms(receipt.due) == due(server, receipt.id) == first_due[0]
+
+
 def test_threads_share_a_client(server: Server, client: Client) -> None:
     """Regression: two threads that sent at once raised ValueError, generator already executing."""
     before = sys.getswitchinterval()
