@@ -3,6 +3,7 @@ package migrate
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -118,6 +119,20 @@ func Do(ctx context.Context, c rueidis.Client, cmds ...rueidis.Completed) ([]rue
 	return answers, nil
 }
 
+// DoWithTime is Do, and returns the time of the server at the beginning of the round trip, too.
+func DoWithTime(ctx context.Context, c rueidis.Client, cmds ...rueidis.Completed) ([]rueidis.RedisResult, time.Time,
+	error) {
+	answers, err := Do(ctx, c, slices.Insert(cmds, 0, c.B().Time().Build())...)
+	if err != nil {
+		return nil, time.Time{}, err
+	}
+	clock, err := answers[0].AsIntSlice()
+	if err != nil || len(clock) != 2 {
+		return nil, time.Time{}, fmt.Errorf("read the other Redis: no time: %w", err)
+	}
+	return answers[1:], time.UnixMilli(clock[0]*1000 + clock[1]/1000), nil
+}
+
 // IsForeign reports whether an error means that a key has another type than the program writes. Such a key was written
 // by another program that shares the Redis.
 func IsForeign(err error) bool {
@@ -170,15 +185,6 @@ func Backward(ctx context.Context, c rueidis.Client, key string, visit func(elem
 			return nil
 		}
 	}
-}
-
-// ServerTime reads the clock of a program's Redis.
-func ServerTime(answer rueidis.RedisResult) (time.Time, error) {
-	clock, err := answer.AsIntSlice()
-	if err != nil || len(clock) != 2 {
-		return time.Time{}, fmt.Errorf("read the other Redis: no time: %w", err)
-	}
-	return time.UnixMilli(clock[0]*1000 + clock[1]/1000), nil
 }
 
 // CheckServer refuses a Redis from which a Source cannot read all jobs: one of a cluster, because SCAN reads one of its

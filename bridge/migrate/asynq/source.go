@@ -119,7 +119,7 @@ const answersPerTask = 5
 
 // Read implements migrate.Source.
 func (s *Source) Read(ctx context.Context, queue string, ids []string) ([]migrate.Job, error) {
-	cmds := rueidis.Commands{s.c.B().Time().Build()}
+	var cmds []rueidis.Completed
 	for _, id := range ids {
 		fields := s.c.B().Hmget().Key(taskKey(queue, id)).Field("msg", "state", "pending_since")
 		cmds = append(cmds, fields.Build())
@@ -127,16 +127,12 @@ func (s *Source) Read(ctx context.Context, queue string, ids []string) ([]migrat
 			cmds = append(cmds, s.c.B().Zscore().Key(key(queue, name)).Member(id).Build())
 		}
 	}
-	answers, err := migrate.Do(ctx, s.c, cmds...)
-	if err != nil {
-		return nil, err
-	}
-	now, err := migrate.ServerTime(answers[0])
+	answers, now, err := migrate.DoWithTime(ctx, s.c, cmds...)
 	if err != nil {
 		return nil, err
 	}
 	var jobs []migrate.Job
-	for i, group := range slices.Collect(slices.Chunk(answers[1:], answersPerTask)) {
+	for i, group := range slices.Collect(slices.Chunk(answers, answersPerTask)) {
 		jobs = append(jobs, s.job(ids[i], queue, group, now))
 	}
 	return jobs, nil

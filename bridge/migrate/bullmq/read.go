@@ -36,7 +36,7 @@ var zsets = []string{delayed, prioritized, completed, failed, waitingChildren}
 // Read implements migrate.Source.
 func (s *Source) Read(ctx context.Context, queue string, ids []string) ([]migrate.Job, error) {
 	all := make([]found, len(ids))
-	cmds := []rueidis.Completed{s.c.B().Time().Build()}
+	var cmds []rueidis.Completed
 	for i := range ids {
 		id, mark := idOf(ids[i])
 		all[i] = found{queue: queue, visited: ids[i], id: id, mark: mark, scores: map[string]float64{},
@@ -48,17 +48,13 @@ func (s *Source) Read(ctx context.Context, queue string, ids []string) ([]migrat
 			cmds = append(cmds, s.c.B().Zscore().Key(s.key(queue, zset)).Member(id).Build())
 		}
 	}
-	answers, err := migrate.Do(ctx, s.c, cmds...)
-	if err != nil {
-		return nil, err
-	}
-	now, err := migrate.ServerTime(answers[0])
+	answers, now, err := migrate.DoWithTime(ctx, s.c, cmds...)
 	if err != nil {
 		return nil, err
 	}
 	perJob := 4 + len(zsets)
 	for i := range all {
-		if err := all[i].take(answers[1+i*perJob : 1+(i+1)*perJob]); err != nil {
+		if err := all[i].take(answers[i*perJob : (i+1)*perJob]); err != nil {
 			return nil, fmt.Errorf("read job %s: %w", ids[i], err)
 		}
 	}

@@ -109,7 +109,7 @@ const answersPerMessage = 6
 // Read implements migrate.Source.
 func (s *Source) Read(ctx context.Context, queue string, ids []string) ([]migrate.Job, error) {
 	b := s.c.B()
-	cmds := rueidis.Commands{b.Time().Build()}
+	var cmds []rueidis.Completed
 	for _, id := range ids {
 		cmds = append(cmds,
 			b.Get().Key(payloadKey(queue, id)).Build(),
@@ -119,16 +119,12 @@ func (s *Source) Read(ctx context.Context, queue string, ids []string) ([]migrat
 			b.Zscore().Key(key(queue, unack)).Member(id).Build(),
 			b.Sismember().Key(key(queue, garbage)).Member(id).Build())
 	}
-	answers, err := migrate.Do(ctx, s.c, cmds...)
-	if err != nil {
-		return nil, err
-	}
-	now, err := migrate.ServerTime(answers[0])
+	answers, now, err := migrate.DoWithTime(ctx, s.c, cmds...)
 	if err != nil {
 		return nil, err
 	}
 	jobs := make([]migrate.Job, 0, len(ids))
-	for group := range slices.Chunk(answers[1:], answersPerMessage) {
+	for group := range slices.Chunk(answers, answersPerMessage) {
 		id := ids[len(jobs)]
 		jobs = append(jobs, job(id, s.listed[queue][id], group, now))
 	}

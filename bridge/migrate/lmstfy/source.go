@@ -160,20 +160,16 @@ type body struct {
 // Read implements migrate.Source. The place of a job is that of the last Scan.
 func (s *Source) Read(ctx context.Context, name string, ids []string) ([]migrate.Job, error) {
 	queue := queueOf(name)
-	cmds := rueidis.Commands{s.c.B().Time().Build()}
+	var cmds []rueidis.Completed
 	for _, id := range ids {
 		cmds = append(cmds, s.c.B().Pttl().Key(jobKey(queue, id)).Build(), s.c.B().Get().Key(jobKey(queue, id)).Build())
 	}
-	answers, err := migrate.Do(ctx, s.c, cmds...)
-	if err != nil {
-		return nil, err
-	}
-	now, err := migrate.ServerTime(answers[0])
+	answers, now, err := migrate.DoWithTime(ctx, s.c, cmds...)
 	if err != nil {
 		return nil, err
 	}
 	jobs := make([]migrate.Job, 0, len(ids))
-	for pair := range slices.Chunk(answers[1:], 2) {
+	for pair := range slices.Chunk(answers, 2) {
 		jobs = append(jobs, s.job(queue, ids[len(jobs)], pair[0], pair[1], now))
 	}
 	return jobs, nil
