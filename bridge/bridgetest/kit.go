@@ -75,6 +75,7 @@ type Kit struct {
 	prefix string
 	ctx    context.Context
 	stop   context.CancelFunc
+	ending chan struct{} // closed when the test ends, before the workers stop
 
 	clock    *kitClock
 	activity *activity
@@ -119,7 +120,7 @@ func open(t TB, cfg Config) (k *Kit, err error) {
 	k = &Kit{
 		t: t, cfg: cfg, prefix: fmt.Sprintf("bridgetest-%016x", rand.Uint64()),
 		clock: newKitClock(), activity: newActivity(), readers: newReaders(), settlements: newSettlements(),
-		mostTimes: mostTimes, mostInChain: mostInChain,
+		mostTimes: mostTimes, mostInChain: mostInChain, ending: make(chan struct{}),
 	}
 	k.ctx, k.stop = context.WithCancel(context.Background())
 	if k.server, err = openServer(k.ctx, cfg); err != nil {
@@ -179,6 +180,7 @@ func (k *Kit) setClock(t time.Time) {
 
 // end stops everything, in the order in which the parts depend on each other.
 func (k *Kit) end() {
+	close(k.ending)
 	for _, w := range k.workers {
 		w.stop()
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"math"
+	"runtime"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -118,6 +120,30 @@ func TestAHandlerMustNotAdvance(t *testing.T) {
 		schedule(t, k)
 		k.Advance(0)
 	}).want("Advance is called while another Advance runs: a handler must not call it")
+}
+
+// The handler is in Advance before the test calls Advance. Its Advance must end with the test, before Run returns, and
+// must not end the goroutine of the handler.
+func TestAHandlerInAdvanceDoesNotOutliveTheTest(t *testing.T) {
+	t.Parallel()
+	var entered, returned atomic.Bool
+	fail(t, func(t *failing) {
+		k := bridgetest.New(t)
+		k.Work(handle(func(context.Context, *bridge.Delivery[Order]) error {
+			entered.Store(true)
+			k.Advance(time.Minute)
+			returned.Store(true)
+			return nil
+		}), "shop")
+		schedule(t, k)
+		for !entered.Load() {
+			runtime.Gosched()
+		}
+		k.Advance(0)
+	}).want("Advance is called while another Advance runs: a handler must not call it")
+	if !returned.Load() {
+		t.Error("the handler was still in Advance when the test had ended, or its goroutine was ended")
+	}
 }
 
 func TestRequireFailsWithAListOfWhatIsThere(t *testing.T) {
