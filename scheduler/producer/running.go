@@ -63,10 +63,10 @@ const maxRounds = 3
 //
 // Redis has no index of entries. So the call walks the streams, in steps of 1,000 entries, up to the last entry that
 // each stream had when its walk began. Then it walks the schedules, like CancelRetries, and then the entries that were
-// added to the streams meanwhile. During these walks a message may become ready, and fail in one group before the call
-// finds it as an entry that another group holds. It may also fail in all groups, so that no walk finds it. So if the
-// call has found new entries, or has not found a message and a group has read entries meanwhile, it walks the schedules
-// and the new entries again, three times at most: see NotFound.
+// added to the streams meanwhile. During these walks a retry may become ready and fail again, so that no walk finds it.
+// So if the call has found new entries, or if a group has read entries meanwhile, it walks the schedules and the new
+// entries again, three times at most: see NotFound. It does not walk again for messages that it has found if the queue,
+// or the call, has only one group, because there the message is in one place.
 //
 // With an error, the messages found so far are cancelled and returned; others may still exist. Errors as with Cancel.
 // Also lua.ErrOldBridge while a live bridge would dead-letter a cancelled delivery, unless AllowOldBridges is set.
@@ -130,8 +130,8 @@ func (s *entrySearch) run(ctx context.Context) error {
 	// 3. Cancel entries that were added to the streams since step 1, because messages may have become ready before
 	// step 2 reached them.
 	// 4. Repeat steps 2 and 3 if step 3 found an entry. Before that, groups may have failed this entry, and their retries
-	// may be in the schedule. Also repeat them if an ID was not found and a group has read entries meanwhile. The
-	// message may have become ready before step 2 reached it, and have failed before step 3 reached it.
+	// may be in the schedule. Also repeat them if a group has read entries meanwhile, and a message may be in a place that
+	// no step has found. A retry may have become ready before step 2 reached it, and have failed before step 3 reached it.
 	before, err := s.readPositions(ctx, r)
 	if err != nil {
 		return err
@@ -160,14 +160,14 @@ func (s *entrySearch) run(ctx context.Context) error {
 			before = next
 			continue
 		}
-		if !s.anyNotFound() {
+		if !s.mayHaveMissed(next.groups) {
 			break
 		}
 		now, err := s.readPositions(ctx, r)
 		if err != nil {
 			return err
 		}
-		if now == before {
+		if now.text == before.text {
 			break
 		}
 		before = next
@@ -201,17 +201,26 @@ func (s *entrySearch) entriesFound() (n int) {
 	return n
 }
 
-// anyNotFound reports whether one of the messages was not found so far.
-func (s *entrySearch) anyNotFound() bool {
+// mayHaveMissed reports whether a retry of a message may have passed all steps: the message was not found so far, or
+// the queue has more groups, and each of them may have a retry of its own beside the place that was found.
+func (s *entrySearch) mayHaveMissed(groups int) bool {
+	if s.group == "" && groups > 1 {
+		return true
+	}
 	return slices.ContainsFunc(s.verdicts(), func(c Cancellation) bool { return c.Verdict == NotFound })
 }
 
-// readPositions returns a text with the last entry that each group has read in each partition. If two calls return the
-// same text, no group has read entries in between.
-func (s *entrySearch) readPositions(ctx context.Context, r *route) (string, error) {
+// positions are the last entries that the groups of a queue have read.
+type positions struct {
+	text   string // each group's last entry in each partition; the same text = no group has read entries in between
+	groups int    // number of groups
+}
+
+// readPositions reads the positions of the groups.
+func (s *entrySearch) readPositions(ctx context.Context, r *route) (positions, error) {
 	known, err := r.counts(ctx)
 	if err != nil {
-		return "", err
+		return positions{}, err
 	}
 	groups := make([][]view.GroupInfo, known.counts.Latest())
 	err = s.producer.repeatIdempotent(ctx, time.Now(), func(ctx context.Context) error {
@@ -223,12 +232,14 @@ func (s *entrySearch) readPositions(ctx context.Context, r *route) (string, erro
 		return view.Ask(ctx, s.producer.cfg.Client, questions...)
 	})
 	var text strings.Builder
+	names := map[string]bool{}
 	for partition, list := range groups {
 		for _, g := range list {
 			fmt.Fprintln(&text, partition, g.Name, g.Last)
+			names[g.Name] = true
 		}
 	}
-	return text.String(), err
+	return positions{text.String(), len(names)}, err
 }
 
 // tookEffect reports whether all changes so far took effect, though perhaps less durably than the producer's

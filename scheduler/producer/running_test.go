@@ -176,6 +176,16 @@ func (h *hopper) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisRes
 	return reply
 }
 
+// loadCancelEntries loads the script that a hopper counts. Without it EVALSHA fails with NOSCRIPT, and the hopper
+// counts one walk too many.
+func loadCancelEntries(t *testing.T, r *queuetest.Rig) {
+	t.Helper()
+	if _, _, err := lua.CancelEntries(t.Context(), r.Client, r.Keys, lua.EntryWalk{Limit: 1}, []string{"x"},
+		lua.Durability{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // Regression: a message became ready and failed again while the call walked the schedule. Neither the walk through the
 // schedule nor a walk through the stream met it. The call returned "not found", and the message was delivered again.
 //
@@ -193,11 +203,7 @@ func TestCancelRunningFindsARetryThatHops(t *testing.T) {
 			t.Parallel()
 			r := queuetest.New(t, redistest.Shared(t))
 			r.Groups("g")
-			// Load the script first. Otherwise EVALSHA fails with NOSCRIPT, and the hopper counts one walk too many.
-			if _, _, err := lua.CancelEntries(t.Context(), r.Client, r.Keys, lua.EntryWalk{Limit: 1}, []string{"x"},
-				lua.Durability{}); err != nil {
-				t.Fatal(err)
-			}
+			loadCancelEntries(t, r)
 			entry := ""
 			hop := func() {
 				r.DrainAll()
@@ -241,6 +247,43 @@ func TestCancelRunningFindsARetryThatHops(t *testing.T) {
 	}
 }
 
+// Regression: two groups have a message. One holds it, and the other one waits for its retry. The retry becomes ready
+// behind the first walk through the stream, and fails before the next walk. The call had found the held entry, and
+// ended, and the retry was delivered after the cancellation.
+func TestCancelRunningFindsARetryThatHopsBesideAHeldEntry(t *testing.T) {
+	t.Parallel()
+	r := queuetest.New(t, redistest.Shared(t))
+	r.Groups("g", "h")
+	loadCancelEntries(t, r)
+	r.Ready("m")
+	entry := r.Take("g", "c", 1)[0]
+	r.Take("h", "c", 1)
+	fails := func(delay time.Duration) {
+		failed := []lua.Failure{{Held: lua.Held{Entry: entry, ID: "m"}, Delay: delay, Error: "no"}}
+		if _, err := lua.Retry(t.Context(), r.Client, r.Keys, "g", lua.Attempts{Max: 100}, failed); err != nil {
+			t.Error(err)
+		}
+	}
+	fails(0)
+	h := &hopper{Client: r.Client, k: r.Keys, before: func(int) {}, after: func(int) {}}
+	h.after = func(walk int) {
+		if walk == 1 {
+			r.DrainAll()
+			entry = r.Take("g", "c", 1)[0]
+		}
+	}
+	h.before = func(walk int) {
+		if walk == 2 {
+			fails(time.Hour)
+		}
+	}
+	done, err := newProducer(t, h, r.Prefix).CancelRunning(t.Context(), r.Queue, "", "m")
+	if err != nil || done[0].Verdict != Cancelling || len(done[0].Holders) != 1 || len(done[0].Retries) != 1 {
+		t.Errorf("%+v, %v", done, err)
+	}
+	redistest.Want(t, "what is delivered later", r.Number("ZCARD", r.Keys.Due), int64(0))
+}
+
 // Regression: a message became ready behind the first walk through the stream. One group failed it before the next
 // walk, and the other group still held it. The call found the entry and ended, and the retry of the first group was
 // delivered after the cancellation.
@@ -248,11 +291,7 @@ func TestCancelRunningFindsTheRetryBesideAHeldEntry(t *testing.T) {
 	t.Parallel()
 	r := queuetest.New(t, redistest.Shared(t))
 	r.Groups("g", "h")
-	// Load the script first. Otherwise EVALSHA fails with NOSCRIPT, and the hopper counts one walk too many.
-	if _, _, err := lua.CancelEntries(t.Context(), r.Client, r.Keys, lua.EntryWalk{Limit: 1}, []string{"x"},
-		lua.Durability{}); err != nil {
-		t.Fatal(err)
-	}
+	loadCancelEntries(t, r)
 	entry := ""
 	h := &hopper{Client: r.Client, k: r.Keys, before: func(int) {}, after: func(int) {}}
 	h.after = func(walk int) {
