@@ -39,7 +39,7 @@ local now, fraction = now_ms()
 -- is_gone(group) tells whether the stream does not have the group. flow is nil if the policy limits nothing.
 local has_meta = redis.call('HLEN', meta) > 0
 local is_gone = gone_from(stream)
-local record = history and begin_record(history, ARGV[3], set[1], set[2])
+local record = history and set[1] and begin_record(history, ARGV[3], set[1], set[2])
 local flow = nil
 if set[4] or set[7] then
   flow = begin_flow(set[4], set[5], set[6], set[7], due, stream, rate, now, fraction)

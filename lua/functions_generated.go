@@ -2,7 +2,7 @@
 
 package lua
 
-const functionsSource = "c4ead3df27d9"
+const functionsSource = "bb96c8ede194"
 
 func functionList() []Function {
 	return []Function{

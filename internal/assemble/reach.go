@@ -61,24 +61,39 @@ func splitConstants(text string) (constants luaText, others string) {
 	return constants, others
 }
 
-// reachableFrom returns the texts of the functions that a text names, directly or through each other, in their order. A
-// function counts as named if its name is a word of the text, so a local with the name of a function brings it in, too.
+// reachableFrom returns the texts of the functions that a text names, directly or through each other, in their order.
 func (l luaText) reachableFrom(text string) string {
+	return textOf(l.reachedFrom(text, nil))
+}
+
+// reachedFrom returns the functions that a text names, directly or through each other, in their order. A function whose
+// name is among ends brings in no others. A function counts as named if its name is a word of the text, so a local with
+// the name of a function brings it in, too.
+func (l luaText) reachedFrom(text string, ends []string) (reached []function) {
 	called := map[string]bool{}
 	for found := true; found; {
 		found = false
 		for _, f := range l.functions {
 			if !called[f.name] && hasWord(text, f.name) {
 				called[f.name], found = true, true
-				text += f.text
+				if !slices.Contains(ends, f.name) {
+					text += f.text
+				}
 			}
 		}
 	}
-	var b strings.Builder
 	for _, f := range l.functions {
 		if called[f.name] {
-			b.WriteString(f.text)
+			reached = append(reached, f)
 		}
+	}
+	return reached
+}
+
+func textOf(functions []function) string {
+	var b strings.Builder
+	for _, f := range functions {
+		b.WriteString(f.text)
 	}
 	return b.String()
 }
@@ -89,9 +104,9 @@ func (l luaText) without(name string) luaText {
 	return l
 }
 
-// withoutFunctionsOf returns the text without the functions that another text declares.
-func (l luaText) withoutFunctionsOf(text string) luaText {
-	for _, f := range split(text).functions {
+// withoutAll returns the text without these functions.
+func (l luaText) withoutAll(functions []function) luaText {
+	for _, f := range functions {
 		l = l.without(f.name)
 	}
 	return l

@@ -2,6 +2,7 @@ package assemble
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -23,14 +24,22 @@ func (s *Sources) Script(name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	// A declaration costs time, so functions that only the handling of errors needs are declared after the return.
+	// A declaration costs time in each run. So functions that only the handling of errors needs are declared after the
+	// return, and those that only a rare function needs are declared in it.
 	regular, onError, _ := strings.Cut(script, returnReply)
 	library := split(s.library(file))
-	functions := library.reachableFrom(regular)
-	functionsOnError := library.withoutFunctionsOf(functions).reachableFrom(onError)
-	script = functions + regular + returnReply + functionsOnError + onError
 	constants, others := splitConstants(library.rest)
-	return constants.reachableFrom(others+script) + others + script, nil
+	functions := library.reachedFrom(regular, rareFunctions)
+	library = library.withoutAll(functions)
+	script = regular + returnReply + library.reachableFrom(onError) + onError
+	common := constants.reachedFrom(others+textOf(withoutRare(functions))+script, nil)
+	constants = constants.withoutAll(common)
+	for i, f := range functions {
+		if slices.Contains(rareFunctions, f.name) {
+			functions[i].text = deferring(f, constants, library)
+		}
+	}
+	return textOf(common) + others + textOf(functions) + script, nil
 }
 
 // returnReply ends a script whose main function did not fail.

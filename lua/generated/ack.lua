@@ -2,37 +2,13 @@
 local SEP = '\31'
 local MOST_BYTES = 1048576
 local LATER = -9
-local PARKED = 4e15
-local MAX_VALUE_BYTES = 1024 -- longer values are cut
-local MOST_CHANGES = 16 -- in one entry of the history
-local DEFAULT_HISTORY_MS = '86400000' -- one day
-local MOST_SKIPPED = 100 -- places whose message is not parked any more
 local function digits(n)
   return string.format(n % 1 == 0 and n > -1e15 and n < 1e15 and '%d' or '%.0f', n)
-end
-local function now_ms()
-  local t = redis.call('TIME')
-  local us = tonumber(t[2])
-  return tonumber(t[1]) * 1000 + math.floor(us / 1000), us % 1000
-end
-local function number_of(score)
-  return tonumber(score) or (string.find(score, '^-') and 0 or math.huge)
-end
-local function parked_due(score)
-  local n = number_of(score)
-  return n >= PARKED and n < 2 * PARKED and n - PARKED or nil
 end
 local function bytes_of(body)
   local bytes = 0
   for i = 1, body and #body or 0 do bytes = bytes + #body[i] end
   return bytes
-end
-local function wake_up(wake, at)
-  redis.pcall('XADD', wake, 'MAXLEN', 1, '*', 'due_ms', digits(at))
-end
-local function earlier(a, b)
-  if not a or b and b < a then return b end
-  return a
 end
 local function in_chunks(command, key, values, from)
   local sum = 0
@@ -41,27 +17,25 @@ local function in_chunks(command, key, values, from)
   end
   return sum
 end
-local function is_simple(s)
-  return string.find(s, '^[%w _.:/+-]*$') ~= nil
-end
-local function quoted(s)
-  return is_simple(s) and '"' .. s .. '"' or cjson.encode(s)
-end
-local function is_count(s)
-  return #s <= 15 and string.find(s, '^[1-9][0-9]*$') ~= nil
-end
 local function add_pair(list, a, b)
   local n = #list
   list[n + 1] = a
   list[n + 2] = b
 end
-local function begin_record(history, actor, most, age)
+local function begin_record(...)
+local DEFAULT_HISTORY_MS = '86400000' -- one day
+local function is_count(s)
+  return #s <= 15 and string.find(s, '^[1-9][0-9]*$') ~= nil
+end
+function begin_record(history, actor, most, age)
   if type(most) ~= 'string' or not is_count(most) then return nil end
   local known_age = type(age) == 'string' and is_count(age)
   return {
     history = history, most = most, age = known_age and age or DEFAULT_HISTORY_MS,
     actor = string.sub(actor, 1, 256), changes = {},
   }
+end
+return begin_record(...)
 end
 local function record_of(policy, history, args)
   if not history then return nil end
@@ -70,10 +44,27 @@ local function record_of(policy, history, args)
   if type(most) ~= 'string' then return nil end
   return begin_record(history, actor, most, redis.pcall('HGET', policy, 'history_ms'))
 end
-local function told_text(s)
+local function told_text(...)
+local MAX_VALUE_BYTES = 1024 -- longer values are cut
+local function is_simple(s)
+  return string.find(s, '^[%w _.:/+-]*$') ~= nil
+end
+local function quoted(s)
+  return is_simple(s) and '"' .. s .. '"' or cjson.encode(s)
+end
+function told_text(s)
   return quoted(#s > MAX_VALUE_BYTES and string.sub(s, 1, MAX_VALUE_BYTES) or s)
 end
-local function write_record(record)
+return told_text(...)
+end
+local function write_record(...)
+local MOST_CHANGES = 16 -- in one entry of the history
+local function now_ms()
+  local t = redis.call('TIME')
+  local us = tonumber(t[2])
+  return tonumber(t[1]) * 1000 + math.floor(us / 1000), us % 1000
+end
+function write_record(record)
   local changes = record.changes
   for first = 1, #changes, 2 * MOST_CHANGES do
     local last = math.min(first + 2 * MOST_CHANGES - 1, #changes)
@@ -85,6 +76,8 @@ local function write_record(record)
     redis.call('XTRIM', record.history, 'MINID', '~', oldest, 'LIMIT', 1000)
     redis.call('PEXPIRE', record.history, record.age)
   end
+end
+return write_record(...)
 end
 local function id_parts(id)
   local ms, seq = string.match(id, '^(%d+)%-?(%d*)$')
@@ -118,6 +111,7 @@ local function groups_of(stream)
   end
   return groups
 end
+local function bounds(...)
 local function plus_one(number)
   local front, nines = string.match(number, '^(%d-)(9*)$')
   if front == '' then return '1' .. string.rep('0', #nines) end
@@ -131,7 +125,7 @@ local function successor(id)
   if ms ~= most then return plus_one(ms) .. '-0' end
   return id -- the largest possible ID
 end
-local function bounds(stream, groups)
+function bounds(stream, groups)
   local bound, delivered
   for _, group in ipairs(groups) do
     local own = successor(group.last)
@@ -143,6 +137,8 @@ local function bounds(stream, groups)
     if not delivered or less(group.last, delivered) then delivered = group.last end
   end
   return bound, delivered
+end
+return bounds(...)
 end
 local function trim_below(stream, bound, limit)
   local freed = redis.call('XTRIM', stream, 'MINID', '~', bound, 'LIMIT', math.max(limit, 100))
@@ -204,6 +200,33 @@ local function free(stream, ids)
   end
   return #delete_unneeded(stream, groups, ids, first, last)
 end
+local function part_keyed(k, left)
+  if not k.key_of then return left end
+  local plain = {}
+  k.left = {}
+  for _, entry in ipairs(left) do
+    local list = k.key_of[entry] and k.left or plain
+    list[#list + 1] = entry
+  end
+  return plain
+end
+local function end_turns(...)
+local PARKED = 4e15
+local MOST_SKIPPED = 100 -- places whose message is not parked any more
+local function number_of(score)
+  return tonumber(score) or (string.find(score, '^-') and 0 or math.huge)
+end
+local function parked_due(score)
+  local n = number_of(score)
+  return n >= PARKED and n < 2 * PARKED and n - PARKED or nil
+end
+local function wake_up(wake, at)
+  redis.pcall('XADD', wake, 'MAXLEN', 1, '*', 'due_ms', digits(at))
+end
+local function earlier(a, b)
+  if not a or b and b < a then return b end
+  return a
+end
 local function in_flight(key, holder_name)
   return key .. SEP .. 'busy' .. SEP .. holder_name
 end
@@ -245,17 +268,7 @@ local function pass_held(k)
   local at = pass_on(k.due, k.turns, k.held)
   if at and k.wake then wake_up(k.wake, at) end
 end
-local function part_keyed(k, left)
-  if not k.key_of then return left end
-  local plain = {}
-  k.left = {}
-  for _, entry in ipairs(left) do
-    local list = k.key_of[entry] and k.left or plain
-    list[#list + 1] = entry
-  end
-  return plain
-end
-local function end_turns(k)
+function end_turns(k)
   local left = k.left
   local groups = groups_of(k.stream)
   local most = lookup_limit(groups)
@@ -267,6 +280,8 @@ local function end_turns(k)
     for _, entry in ipairs(gone) do add_pair(k.held, k.key_of[entry], entry) end
   end
   pass_held(k)
+end
+return end_turns(...)
 end
 local function main()
 local policy, history, group = KEYS[5], KEYS[6], ARGV[1]

@@ -3,24 +3,15 @@ local SEP = '\31'
 local MOST_BYTES = 1048576
 local LATER = -9
 local PARKED = 4e15
-local MAX_VALUE_BYTES = 1024 -- longer values are cut
-local MOST_CHANGES = 16 -- in one entry of the history
-local DEFAULT_HISTORY_MS = '86400000' -- one day
 local utf8_sequences = {
   '[\194-\223][\128-\191]', '\224[\160-\191][\128-\191]', '[\225-\236\238\239][\128-\191][\128-\191]',
   '\237[\128-\159][\128-\191]', '\240[\144-\191][\128-\191][\128-\191]',
   '[\241-\243][\128-\191][\128-\191][\128-\191]', '\244[\128-\143][\128-\191][\128-\191]',
 }
-local MOST_SKIPPED = 100 -- places whose message is not parked any more
 local VERSION = SEP .. 'version ' -- the beginning of a version, by which it is told from an ID among the arguments
 local MOST_COMPARED = 524288 -- bytes of meta; a message with a larger meta is malformed
 local function digits(n)
   return string.format(n % 1 == 0 and n > -1e15 and n < 1e15 and '%d' or '%.0f', n)
-end
-local function now_ms()
-  local t = redis.call('TIME')
-  local us = tonumber(t[2])
-  return tonumber(t[1]) * 1000 + math.floor(us / 1000), us % 1000
 end
 local function wrong_type(want)
   for i = 1, #want, 2 do
@@ -40,13 +31,6 @@ local function parked_due(score)
   local n = number_of(score)
   return n >= PARKED and n < 2 * PARKED and n - PARKED or nil
 end
-local function wake_up(wake, at)
-  redis.pcall('XADD', wake, 'MAXLEN', 1, '*', 'due_ms', digits(at))
-end
-local function earlier(a, b)
-  if not a or b and b < a then return b end
-  return a
-end
 local function in_chunks(command, key, values, from)
   local sum = 0
   for first = from or 1, #values, 1000 do
@@ -54,27 +38,25 @@ local function in_chunks(command, key, values, from)
   end
   return sum
 end
-local function is_simple(s)
-  return string.find(s, '^[%w _.:/+-]*$') ~= nil
-end
-local function quoted(s)
-  return is_simple(s) and '"' .. s .. '"' or cjson.encode(s)
-end
-local function is_count(s)
-  return #s <= 15 and string.find(s, '^[1-9][0-9]*$') ~= nil
-end
 local function add_pair(list, a, b)
   local n = #list
   list[n + 1] = a
   list[n + 2] = b
 end
-local function begin_record(history, actor, most, age)
+local function begin_record(...)
+local DEFAULT_HISTORY_MS = '86400000' -- one day
+local function is_count(s)
+  return #s <= 15 and string.find(s, '^[1-9][0-9]*$') ~= nil
+end
+function begin_record(history, actor, most, age)
   if type(most) ~= 'string' or not is_count(most) then return nil end
   local known_age = type(age) == 'string' and is_count(age)
   return {
     history = history, most = most, age = known_age and age or DEFAULT_HISTORY_MS,
     actor = string.sub(actor, 1, 256), changes = {},
   }
+end
+return begin_record(...)
 end
 local function record_of(policy, history, args)
   if not history then return nil end
@@ -83,8 +65,18 @@ local function record_of(policy, history, args)
   if type(most) ~= 'string' then return nil end
   return begin_record(history, actor, most, redis.pcall('HGET', policy, 'history_ms'))
 end
-local function told_text(s)
+local function told_text(...)
+local MAX_VALUE_BYTES = 1024 -- longer values are cut
+local function is_simple(s)
+  return string.find(s, '^[%w _.:/+-]*$') ~= nil
+end
+local function quoted(s)
+  return is_simple(s) and '"' .. s .. '"' or cjson.encode(s)
+end
+function told_text(s)
   return quoted(#s > MAX_VALUE_BYTES and string.sub(s, 1, MAX_VALUE_BYTES) or s)
+end
+return told_text(...)
 end
 local function note(record, event, id, rest)
   add_pair(record.changes, event, '{"id":' .. told_text(id) .. rest)
@@ -93,7 +85,14 @@ local function note_member(record, event, member, rest)
   local id, group = string.match(member, '^([^' .. SEP .. ']*)' .. SEP .. '(.*)' .. SEP)
   note(record, event, id or member, (group and group ~= '' and ',"group":' .. told_text(group) or '') .. rest)
 end
-local function write_record(record)
+local function write_record(...)
+local MOST_CHANGES = 16 -- in one entry of the history
+local function now_ms()
+  local t = redis.call('TIME')
+  local us = tonumber(t[2])
+  return tonumber(t[1]) * 1000 + math.floor(us / 1000), us % 1000
+end
+function write_record(record)
   local changes = record.changes
   for first = 1, #changes, 2 * MOST_CHANGES do
     local last = math.min(first + 2 * MOST_CHANGES - 1, #changes)
@@ -105,6 +104,8 @@ local function write_record(record)
     redis.call('XTRIM', record.history, 'MINID', '~', oldest, 'LIMIT', 1000)
     redis.call('PEXPIRE', record.history, record.age)
   end
+end
+return write_record(...)
 end
 local function is_utf8(s)
   if string.find(s, '^[\1-\127]*$') then
@@ -118,9 +119,6 @@ end
 local function is_group(name)
   return name ~= '' and #name <= 256 and not string.find(name, '%c') and is_utf8(name)
 end
-local function in_flight(key, holder_name)
-  return key .. SEP .. 'busy' .. SEP .. holder_name
-end
 local function in_line(key, due, member)
   return key .. SEP .. 'wait' .. SEP .. string.format('%016.0f', due) .. SEP .. member
 end
@@ -129,18 +127,6 @@ local function place_of(key, score, member)
   return at and in_line(key, at, member)
 end
 local function leave_line(k) in_chunks('ZREM', k.turns, k.places) end
-local function read_place(place, key)
-  if not place then return nil end
-  local kind = string.sub(place, #key + 2, #key + 5)
-  local rest = string.sub(place, #key + 7)
-  if kind == 'busy' then return kind, rest end
-  return kind, tonumber(string.sub(rest, 1, 16)) or 0, string.sub(rest, 18), place
-end
-local function key_range(key) return '[' .. key .. SEP, '(' .. key .. SEP .. 'wait ' end
-local function first_of(turns, key)
-  local from, to = key_range(key)
-  return read_place(redis.call('ZRANGEBYLEX', turns, from, to, 'LIMIT', 0, 1)[1], key)
-end
 local function key_in(meta)
   if not meta or not string.find(meta, '"key"', 1, true) then return nil end
   local ok, fields = pcall(cjson.decode, meta)
@@ -154,6 +140,30 @@ local function note_place(k, meta, score, member)
   k.places[#k.places + 1] = place_of(key_in(fields), score, member)
   k.read = (k.read or 0) + bytes
   return bytes
+end
+local function pass_held(...)
+local MOST_SKIPPED = 100 -- places whose message is not parked any more
+local function wake_up(wake, at)
+  redis.pcall('XADD', wake, 'MAXLEN', 1, '*', 'due_ms', digits(at))
+end
+local function earlier(a, b)
+  if not a or b and b < a then return b end
+  return a
+end
+local function in_flight(key, holder_name)
+  return key .. SEP .. 'busy' .. SEP .. holder_name
+end
+local function read_place(place, key)
+  if not place then return nil end
+  local kind = string.sub(place, #key + 2, #key + 5)
+  local rest = string.sub(place, #key + 7)
+  if kind == 'busy' then return kind, rest end
+  return kind, tonumber(string.sub(rest, 1, 16)) or 0, string.sub(rest, 18), place
+end
+local function key_range(key) return '[' .. key .. SEP, '(' .. key .. SEP .. 'wait ' end
+local function first_of(turns, key)
+  local from, to = key_range(key)
+  return read_place(redis.call('ZRANGEBYLEX', turns, from, to, 'LIMIT', 0, 1)[1], key)
 end
 local function hand_over(due, turns, key)
   for _ = 1, MOST_SKIPPED do
@@ -177,9 +187,11 @@ local function pass_on(due, turns, held)
   end
   return soonest
 end
-local function pass_held(k)
+function pass_held(k)
   local at = pass_on(k.due, k.turns, k.held)
   if at and k.wake then wake_up(k.wake, at) end
+end
+return pass_held(...)
 end
 local function version_of(due, payload, meta, id)
   local score = redis.call('ZSCORE', due, id)

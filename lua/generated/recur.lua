@@ -2,9 +2,6 @@
 local SEP = '\31'
 local MOST_BYTES = 1048576
 local LATER = -9
-local MAX_VALUE_BYTES = 1024 -- longer values are cut
-local MOST_CHANGES = 16 -- in one entry of the history
-local DEFAULT_HISTORY_MS = '86400000' -- one day
 local GONE = 'gone'
 local function digits(n)
   return string.format(n % 1 == 0 and n > -1e15 and n < 1e15 and '%d' or '%.0f', n)
@@ -35,27 +32,25 @@ local function in_chunks(command, key, values, from)
   end
   return sum
 end
-local function is_simple(s)
-  return string.find(s, '^[%w _.:/+-]*$') ~= nil
-end
-local function quoted(s)
-  return is_simple(s) and '"' .. s .. '"' or cjson.encode(s)
-end
-local function is_count(s)
-  return #s <= 15 and string.find(s, '^[1-9][0-9]*$') ~= nil
-end
 local function add_pair(list, a, b)
   local n = #list
   list[n + 1] = a
   list[n + 2] = b
 end
-local function begin_record(history, actor, most, age)
+local function begin_record(...)
+local DEFAULT_HISTORY_MS = '86400000' -- one day
+local function is_count(s)
+  return #s <= 15 and string.find(s, '^[1-9][0-9]*$') ~= nil
+end
+function begin_record(history, actor, most, age)
   if type(most) ~= 'string' or not is_count(most) then return nil end
   local known_age = type(age) == 'string' and is_count(age)
   return {
     history = history, most = most, age = known_age and age or DEFAULT_HISTORY_MS,
     actor = string.sub(actor, 1, 256), changes = {},
   }
+end
+return begin_record(...)
 end
 local function record_of(policy, history, args)
   if not history then return nil end
@@ -64,13 +59,25 @@ local function record_of(policy, history, args)
   if type(most) ~= 'string' then return nil end
   return begin_record(history, actor, most, redis.pcall('HGET', policy, 'history_ms'))
 end
-local function told_text(s)
+local function told_text(...)
+local MAX_VALUE_BYTES = 1024 -- longer values are cut
+local function is_simple(s)
+  return string.find(s, '^[%w _.:/+-]*$') ~= nil
+end
+local function quoted(s)
+  return is_simple(s) and '"' .. s .. '"' or cjson.encode(s)
+end
+function told_text(s)
   return quoted(#s > MAX_VALUE_BYTES and string.sub(s, 1, MAX_VALUE_BYTES) or s)
+end
+return told_text(...)
 end
 local function note(record, event, id, rest)
   add_pair(record.changes, event, '{"id":' .. told_text(id) .. rest)
 end
-local function write_record(record)
+local function write_record(...)
+local MOST_CHANGES = 16 -- in one entry of the history
+function write_record(record)
   local changes = record.changes
   for first = 1, #changes, 2 * MOST_CHANGES do
     local last = math.min(first + 2 * MOST_CHANGES - 1, #changes)
@@ -82,6 +89,8 @@ local function write_record(record)
     redis.call('XTRIM', record.history, 'MINID', '~', oldest, 'LIMIT', 1000)
     redis.call('PEXPIRE', record.history, record.age)
   end
+end
+return write_record(...)
 end
 local function plan_text(plan)
   local spans = {}

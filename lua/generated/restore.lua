@@ -2,14 +2,6 @@
 local SEP = '\31'
 local MOST_BYTES = 1048576
 local LATER = -9
-local MAX_VALUE_BYTES = 1024 -- longer values are cut
-local MOST_CHANGES = 16 -- in one entry of the history
-local DEFAULT_HISTORY_MS = '86400000' -- one day
-local TOLD_READY = {id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group'}
-local TOLD = {
-  id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group',
-  group = 'group', entry = 'entry', reason = 'reason', error = 'error',
-}
 local function digits(n)
   return string.format(n % 1 == 0 and n > -1e15 and n < 1e15 and '%d' or '%.0f', n)
 end
@@ -34,20 +26,6 @@ local function bytes_of(body)
   for i = 1, body and #body or 0 do bytes = bytes + #body[i] end
   return bytes
 end
-local function is_simple(s)
-  return string.find(s, '^[%w _.:/+-]*$') ~= nil
-end
-local function quoted(s)
-  return is_simple(s) and '"' .. s .. '"' or cjson.encode(s)
-end
-local function is_count(s)
-  return #s <= 15 and string.find(s, '^[1-9][0-9]*$') ~= nil
-end
-local function add_pair(list, a, b)
-  local n = #list
-  list[n + 1] = a
-  list[n + 2] = b
-end
 local function field_list(text)
   local values, at = {}, 1
   while at <= #text do
@@ -60,13 +38,20 @@ local function field_list(text)
   end
   return #values > 0 and #values % 2 == 0 and #values <= 4000 and values or nil
 end
-local function begin_record(history, actor, most, age)
+local function begin_record(...)
+local DEFAULT_HISTORY_MS = '86400000' -- one day
+local function is_count(s)
+  return #s <= 15 and string.find(s, '^[1-9][0-9]*$') ~= nil
+end
+function begin_record(history, actor, most, age)
   if type(most) ~= 'string' or not is_count(most) then return nil end
   local known_age = type(age) == 'string' and is_count(age)
   return {
     history = history, most = most, age = known_age and age or DEFAULT_HISTORY_MS,
     actor = string.sub(actor, 1, 256), changes = {},
   }
+end
+return begin_record(...)
 end
 local function record_of(policy, history, args)
   if not history then return nil end
@@ -75,10 +60,28 @@ local function record_of(policy, history, args)
   if type(most) ~= 'string' then return nil end
   return begin_record(history, actor, most, redis.pcall('HGET', policy, 'history_ms'))
 end
+local function note_values(...)
+local MAX_VALUE_BYTES = 1024 -- longer values are cut
+local TOLD_READY = {id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group'}
+local TOLD = {
+  id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group',
+  group = 'group', entry = 'entry', reason = 'reason', error = 'error',
+}
+local function is_simple(s)
+  return string.find(s, '^[%w _.:/+-]*$') ~= nil
+end
+local function quoted(s)
+  return is_simple(s) and '"' .. s .. '"' or cjson.encode(s)
+end
+local function add_pair(list, a, b)
+  local n = #list
+  list[n + 1] = a
+  list[n + 2] = b
+end
 local function told_text(s)
   return quoted(#s > MAX_VALUE_BYTES and string.sub(s, 1, MAX_VALUE_BYTES) or s)
 end
-local function note_values(record, event, name, id, values, consumer, idle)
+function note_values(record, event, name, id, values, consumer, idle)
   local told = {'{"' .. name .. '":"' .. id .. '"'}
   local names = event == 'ready' and TOLD_READY or TOLD
   for i = 1, #values, 2 do
@@ -91,7 +94,11 @@ local function note_values(record, event, name, id, values, consumer, idle)
   end
   add_pair(record.changes, event, table.concat(told, ',') .. '}')
 end
-local function write_record(record)
+return note_values(...)
+end
+local function write_record(...)
+local MOST_CHANGES = 16 -- in one entry of the history
+function write_record(record)
   local changes = record.changes
   for first = 1, #changes, 2 * MOST_CHANGES do
     local last = math.min(first + 2 * MOST_CHANGES - 1, #changes)
@@ -103,6 +110,8 @@ local function write_record(record)
     redis.call('XTRIM', record.history, 'MINID', '~', oldest, 'LIMIT', 1000)
     redis.call('PEXPIRE', record.history, record.age)
   end
+end
+return write_record(...)
 end
 local function main()
 do local may = redis.acl_check_cmd

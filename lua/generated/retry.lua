@@ -2,15 +2,6 @@
 local SEP = '\31'
 local MOST_BYTES = 1048576
 local LATER = -9
-local PARKED = 4e15
-local MAX_VALUE_BYTES = 1024 -- longer values are cut
-local MOST_CHANGES = 16 -- in one entry of the history
-local DEFAULT_HISTORY_MS = '86400000' -- one day
-local TOLD_READY = {id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group'}
-local TOLD = {
-  id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group',
-  group = 'group', entry = 'entry', reason = 'reason', error = 'error',
-}
 local MAX_FIELDS = 1000
 local MAX_FIELD_BYTES = 65536
 local MAX_META_BYTES = 524288
@@ -22,7 +13,6 @@ local utf8_sequences = {
 local BASE64_DIGITS = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/'
 local LETTER_FIELDS = {'group', 'entry', 'reason', 'dead_ms', 'meta', 'raw'} -- fields that only dead letters have
 local MESSAGE_PREFIX = 'message:'
-local MOST_SKIPPED = 100 -- places whose message is not parked any more
 local MAX_PROGRESS_BYTES = 4096
 local STUCK = -1 -- the entry is still pending: its dead letter was refused, or the call may not write its retry
 local LOST = 0 -- the entry was not pending any more
@@ -66,10 +56,6 @@ end
 local function number_of(score)
   return tonumber(score) or (string.find(score, '^-') and 0 or math.huge)
 end
-local function parked_due(score)
-  local n = number_of(score)
-  return n >= PARKED and n < 2 * PARKED and n - PARKED or nil
-end
 local function earliest_due(due)
   local first = redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')
   if first[2] then return number_of(first[2]), #first[1] end
@@ -85,10 +71,6 @@ local function wake_up(wake, at)
 end
 local function wake_if_earlier(wake, before, after)
   if after and (not before or after < before) then wake_up(wake, after) end
-end
-local function earlier(a, b)
-  if not a or b and b < a then return b end
-  return a
 end
 local function in_chunks(command, key, values, from)
   local sum = 0
@@ -111,13 +93,17 @@ local function add_pair(list, a, b)
   list[n + 1] = a
   list[n + 2] = b
 end
-local function begin_record(history, actor, most, age)
+local function begin_record(...)
+local DEFAULT_HISTORY_MS = '86400000' -- one day
+function begin_record(history, actor, most, age)
   if type(most) ~= 'string' or not is_count(most) then return nil end
   local known_age = type(age) == 'string' and is_count(age)
   return {
     history = history, most = most, age = known_age and age or DEFAULT_HISTORY_MS,
     actor = string.sub(actor, 1, 256), changes = {},
   }
+end
+return begin_record(...)
 end
 local function record_of(policy, history, args)
   if not history then return nil end
@@ -126,10 +112,17 @@ local function record_of(policy, history, args)
   if type(most) ~= 'string' then return nil end
   return begin_record(history, actor, most, redis.pcall('HGET', policy, 'history_ms'))
 end
+local function note_values(...)
+local MAX_VALUE_BYTES = 1024 -- longer values are cut
+local TOLD_READY = {id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group'}
+local TOLD = {
+  id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group',
+  group = 'group', entry = 'entry', reason = 'reason', error = 'error',
+}
 local function told_text(s)
   return quoted(#s > MAX_VALUE_BYTES and string.sub(s, 1, MAX_VALUE_BYTES) or s)
 end
-local function note_values(record, event, name, id, values, consumer, idle)
+function note_values(record, event, name, id, values, consumer, idle)
   local told = {'{"' .. name .. '":"' .. id .. '"'}
   local names = event == 'ready' and TOLD_READY or TOLD
   for i = 1, #values, 2 do
@@ -142,13 +135,17 @@ local function note_values(record, event, name, id, values, consumer, idle)
   end
   add_pair(record.changes, event, table.concat(told, ',') .. '}')
 end
+return note_values(...)
+end
 local function holder(record, stream, group, entry)
   for _, held in ipairs(record.holders or redis.pcall('XPENDING', stream, group, entry, entry, 1)) do
     if held[1] == entry then return held[2], digits(held[3]) end
   end
   return '', ''
 end
-local function write_record(record)
+local function write_record(...)
+local MOST_CHANGES = 16 -- in one entry of the history
+function write_record(record)
   local changes = record.changes
   for first = 1, #changes, 2 * MOST_CHANGES do
     local last = math.min(first + 2 * MOST_CHANGES - 1, #changes)
@@ -160,6 +157,8 @@ local function write_record(record)
     redis.call('XTRIM', record.history, 'MINID', '~', oldest, 'LIMIT', 1000)
     redis.call('PEXPIRE', record.history, record.age)
   end
+end
+return write_record(...)
 end
 local function is_utf8(s)
   if string.find(s, '^[\1-\127]*$') then
@@ -247,6 +246,7 @@ local function groups_of(stream)
   end
   return groups
 end
+local function bounds(...)
 local function plus_one(number)
   local front, nines = string.match(number, '^(%d-)(9*)$')
   if front == '' then return '1' .. string.rep('0', #nines) end
@@ -260,7 +260,7 @@ local function successor(id)
   if ms ~= most then return plus_one(ms) .. '-0' end
   return id -- the largest possible ID
 end
-local function bounds(stream, groups)
+function bounds(stream, groups)
   local bound, delivered
   for _, group in ipairs(groups) do
     local own = successor(group.last)
@@ -272,6 +272,8 @@ local function bounds(stream, groups)
     if not delivered or less(group.last, delivered) then delivered = group.last end
   end
   return bound, delivered
+end
+return bounds(...)
 end
 local function trim_below(stream, bound, limit)
   local freed = redis.call('XTRIM', stream, 'MINID', '~', bound, 'LIMIT', math.max(limit, 100))
@@ -336,6 +338,40 @@ end
 local function in_flight(key, holder_name)
   return key .. SEP .. 'busy' .. SEP .. holder_name
 end
+local function note_key(k, entry, key)
+  if not k.turns or not is_group(key) then return end
+  if not k.key_of then
+    redis.call('ZADD', k.turns, 'XX', 0, '') -- adds nothing; if a write to turns would fail, the script ends here
+    k.key_of = {}
+    k.overtakes = redis.pcall('HGET', k.policy, 'key_failure') == 'skip'
+  end
+  k.key_of[entry] = key
+end
+local function keep_key(k, entry, member, always)
+  local key = k.key_of[entry]
+  if key and (always or not k.overtakes) then redis.pcall('ZADD', k.turns, 0, in_flight(key, member)) end
+end
+local function part_keyed(k, left)
+  if not k.key_of then return left end
+  local plain = {}
+  k.left = {}
+  for _, entry in ipairs(left) do
+    local list = k.key_of[entry] and k.left or plain
+    list[#list + 1] = entry
+  end
+  return plain
+end
+local function end_turns(...)
+local PARKED = 4e15
+local MOST_SKIPPED = 100 -- places whose message is not parked any more
+local function parked_due(score)
+  local n = number_of(score)
+  return n >= PARKED and n < 2 * PARKED and n - PARKED or nil
+end
+local function earlier(a, b)
+  if not a or b and b < a then return b end
+  return a
+end
 local function read_place(place, key)
   if not place then return nil end
   local kind = string.sub(place, #key + 2, #key + 5)
@@ -374,30 +410,7 @@ local function pass_held(k)
   local at = pass_on(k.due, k.turns, k.held)
   if at and k.wake then wake_up(k.wake, at) end
 end
-local function note_key(k, entry, key)
-  if not k.turns or not is_group(key) then return end
-  if not k.key_of then
-    redis.call('ZADD', k.turns, 'XX', 0, '') -- adds nothing; if a write to turns would fail, the script ends here
-    k.key_of = {}
-    k.overtakes = redis.pcall('HGET', k.policy, 'key_failure') == 'skip'
-  end
-  k.key_of[entry] = key
-end
-local function keep_key(k, entry, member, always)
-  local key = k.key_of[entry]
-  if key and (always or not k.overtakes) then redis.pcall('ZADD', k.turns, 0, in_flight(key, member)) end
-end
-local function part_keyed(k, left)
-  if not k.key_of then return left end
-  local plain = {}
-  k.left = {}
-  for _, entry in ipairs(left) do
-    local list = k.key_of[entry] and k.left or plain
-    list[#list + 1] = entry
-  end
-  return plain
-end
-local function end_turns(k)
+function end_turns(k)
   local left = k.left
   local groups = groups_of(k.stream)
   local most = lookup_limit(groups)
@@ -409,6 +422,8 @@ local function end_turns(k)
     for _, entry in ipairs(gone) do add_pair(k.held, k.key_of[entry], entry) end
   end
   pass_held(k)
+end
+return end_turns(...)
 end
 local function wrong_group(group)
   if is_group(group) then return nil end

@@ -6,7 +6,6 @@ local utf8_sequences = {
   '\237[\128-\159][\128-\191]', '\240[\144-\191][\128-\191][\128-\191]',
   '[\241-\243][\128-\191][\128-\191][\128-\191]', '\244[\128-\143][\128-\191][\128-\191]',
 }
-local MOST_SKIPPED = 100 -- places whose message is not parked any more
 local function digits(n)
   return string.format(n % 1 == 0 and n > -1e15 and n < 1e15 and '%d' or '%.0f', n)
 end
@@ -32,13 +31,6 @@ local function due_of(score)
   local due = parked_due(score)
   return due and digits(due) or score
 end
-local function wake_up(wake, at)
-  redis.pcall('XADD', wake, 'MAXLEN', 1, '*', 'due_ms', digits(at))
-end
-local function earlier(a, b)
-  if not a or b and b < a then return b end
-  return a
-end
 local function in_chunks(command, key, values, from)
   local sum = 0
   for first = from or 1, #values, 1000 do
@@ -63,9 +55,6 @@ end
 local function is_group(name)
   return name ~= '' and #name <= 256 and not string.find(name, '%c') and is_utf8(name)
 end
-local function in_flight(key, holder_name)
-  return key .. SEP .. 'busy' .. SEP .. holder_name
-end
 local function in_line(key, due, member)
   return key .. SEP .. 'wait' .. SEP .. string.format('%016.0f', due) .. SEP .. member
 end
@@ -74,6 +63,24 @@ local function place_of(key, score, member)
   return at and in_line(key, at, member)
 end
 local function leave_line(k) in_chunks('ZREM', k.turns, k.places) end
+local function key_in(meta)
+  if not meta or not string.find(meta, '"key"', 1, true) then return nil end
+  local ok, fields = pcall(cjson.decode, meta)
+  local key = ok and type(fields) == 'table' and fields['key']
+  return type(key) == 'string' and is_group(key) and key or nil
+end
+local function pass_held(...)
+local MOST_SKIPPED = 100 -- places whose message is not parked any more
+local function wake_up(wake, at)
+  redis.pcall('XADD', wake, 'MAXLEN', 1, '*', 'due_ms', digits(at))
+end
+local function earlier(a, b)
+  if not a or b and b < a then return b end
+  return a
+end
+local function in_flight(key, holder_name)
+  return key .. SEP .. 'busy' .. SEP .. holder_name
+end
 local function read_place(place, key)
   if not place then return nil end
   local kind = string.sub(place, #key + 2, #key + 5)
@@ -85,12 +92,6 @@ local function key_range(key) return '[' .. key .. SEP, '(' .. key .. SEP .. 'wa
 local function first_of(turns, key)
   local from, to = key_range(key)
   return read_place(redis.call('ZRANGEBYLEX', turns, from, to, 'LIMIT', 0, 1)[1], key)
-end
-local function key_in(meta)
-  if not meta or not string.find(meta, '"key"', 1, true) then return nil end
-  local ok, fields = pcall(cjson.decode, meta)
-  local key = ok and type(fields) == 'table' and fields['key']
-  return type(key) == 'string' and is_group(key) and key or nil
 end
 local function hand_over(due, turns, key)
   for _ = 1, MOST_SKIPPED do
@@ -114,9 +115,11 @@ local function pass_on(due, turns, held)
   end
   return soonest
 end
-local function pass_held(k)
+function pass_held(k)
   local at = pass_on(k.due, k.turns, k.held)
   if at and k.wake then wake_up(k.wake, at) end
+end
+return pass_held(...)
 end
 local function main()
 local due, payload, meta, turns, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]

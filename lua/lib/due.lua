@@ -32,7 +32,7 @@ local PUT_OFF_MS = 60000
 
 -- Puts off a member whose dead letter was refused. Returns the text of the refusal. It names the dead-letter stream if
 -- that key has another type.
-local function put_off(due, member, dead, refusal, now)
+local function put_off_member(due, member, dead, refusal, now)
   redis.call('ZADD', due, digits(now + PUT_OFF_MS), member)
   local bad = string.find(refusal.err, 'WRONGTYPE', 1, true) and wrong_type({dead, 'stream'}) or refusal
   return bad.err
@@ -109,7 +109,7 @@ local function add_described(q, member, score, body, fields)
   end
   local added = redis.pcall('XADD', dies and q.dead or q.stream, '*', unpack(values))
   if type(added) == 'table' and added.err then
-    if dies then return 'put_off', put_off(q.due, member, q.dead, added, q.now) end
+    if dies then return 'put_off', put_off_member(q.due, member, q.dead, added, q.now) end
     return nil, added.err
   end
   if key and not dies then

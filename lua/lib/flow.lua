@@ -21,15 +21,16 @@ local function waits_for_drain(policy)
   return set[1] == '1' or interval_of(set[2]) ~= nil or type(set[3]) == 'string' and is_count(set[3])
 end
 
--- Starts the flow control of a drain; returns nil if the policy limits nothing. per, burst, free and ready_limit are
--- the values of the policy's settings rate, burst, free_retries and ready_limit. rate is the key of the token bucket.
+-- Starts the flow control of a drain; returns nil if the policy limits nothing. per, burst, free_retries and
+-- ready_limit are the values of the policy's settings rate, burst, free_retries and ready_limit. rate is the key of the
+-- token bucket.
 --
 -- The token bucket is stored as one time in µs: the bucket is full again at that time, and the key expires then. So a
 -- clock that goes back empties the bucket at most, and no clock overfills it.
 --
 -- begin_flow is called before the first write of a script, and tries the writes that only a limited drain makes. The
 -- functions are defined inside begin_flow, because a drain without limits need not create them.
-local function begin_flow(per, burst, free, ready_limit, due, stream, rate, now, fraction)
+local function begin_flow(per, burst, free_retries, ready_limit, due, stream, rate, now, fraction)
   local each = interval_of(per) -- µs per message
   local limit = type(ready_limit) == 'string' and is_count(ready_limit) and tonumber(ready_limit) or nil
   if not each and not limit then return nil end
@@ -39,7 +40,7 @@ local function begin_flow(per, burst, free, ready_limit, due, stream, rate, now,
   local tokens, spent = math.huge, 0 -- tokens in the bucket at the start, and those that this drain has spent
   local full = nil -- when the bucket is full again, µs
   local full_if_empty = nil -- when the bucket would be full again if it were empty now, µs
-  free = free == '1' -- whether retries and redriven letters need no token
+  free_retries = free_retries == '1' -- whether retries and redriven letters need no token
   burst = type(burst) == 'string' and is_count(burst) and tonumber(burst) or MOST_BURST + 1
 
   -- An upper bound of the number of entries that the slowest group has not been given; without groups, the length of
@@ -93,7 +94,7 @@ local function begin_flow(per, burst, free, ready_limit, due, stream, rate, now,
   -- back. Retries and redriven letters always pass the ready limit; they pass the rate if the policy sets free_retries.
   function flow.may_pass(member)
     local is_retry = string.find(member, SEP, 1, true)
-    if tokens - spent < 1 and not (is_retry and free) then
+    if tokens - spent < 1 and not (is_retry and free_retries) then
       flow.held = 'rate'
       return false
     end
@@ -107,13 +108,13 @@ local function begin_flow(per, burst, free, ready_limit, due, stream, rate, now,
   -- Counts a member that became ready.
   function flow.passed(member)
     free_places = free_places - 1
-    if not (free and string.find(member, SEP, 1, true)) then spent = spent + 1 end
+    if not (free_retries and string.find(member, SEP, 1, true)) then spent = spent + 1 end
   end
 
   -- If a limit holds a member back, takes the retries behind it that may pass, and removes them from the schedule.
   -- done: the members that drain has taken; take appends to it. most: the largest length of done.
   function flow.take_retries(done, most, take)
-    if not flow.held or flow.held == 'rate' and not free then return end
+    if not flow.held or flow.held == 'rate' and not free_retries then return end
     local first = #done + 1
     local found = due_retries()
     for i = 1, #found, 2 do
