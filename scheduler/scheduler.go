@@ -100,7 +100,7 @@ func (s *Scheduler) Run(ctx context.Context) error {
 // the queue. ErrRefused: the stream refuses entries. Concurrent drains do no harm. Drain takes one round trip; the cost
 // is O(log n) per message.
 func (s *Scheduler) Drain(ctx context.Context, queue string) (lua.Drained, error) {
-	drained, err := s.drain(ctx, queue, s.cfg.DrainLimit)
+	drained, err := s.drain(ctx, queue, s.keys(queue), s.cfg.DrainLimit)
 	reportDrained(s.seriesOf(queue), drained)
 	return drained, err
 }
@@ -109,9 +109,10 @@ func (s *Scheduler) Drain(ctx context.Context, queue string) (lua.Drained, error
 // into the server's time budget: see pace.
 func (s *Scheduler) pacedDrain(queue string) func(context.Context) (lua.Drained, error) {
 	pace, series, hold := &pace{most: s.cfg.DrainLimit}, s.seriesOf(queue), readyLimitHold{}
+	keys := s.keys(queue) // built once, because each key is an allocation
 	return func(ctx context.Context) (lua.Drained, error) {
 		began := time.Now()
-		drained, err := s.drain(ctx, queue, pace.limit())
+		drained, err := s.drain(ctx, queue, keys, pace.limit())
 		hold.subtractFrom(&drained, began)
 		reportDrained(series, drained)
 		drainTime, roundTrip := time.Since(began), s.members.roundTrip()
@@ -123,10 +124,14 @@ func (s *Scheduler) pacedDrain(queue string) func(context.Context) (lua.Drained,
 	}
 }
 
-func (s *Scheduler) drain(ctx context.Context, queue string, limit int) (lua.Drained, error) {
+// keys returns the keys of a queue, with this bridge as the actor.
+func (s *Scheduler) keys(queue string) lua.Keys {
+	return lua.NewKeys(s.cfg.Prefix, queue).As(s.cfg.Identity.Actor())
+}
+
+func (s *Scheduler) drain(ctx context.Context, queue string, keys lua.Keys, limit int) (lua.Drained, error) {
 	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()
-	keys := lua.NewKeys(s.cfg.Prefix, queue).As(s.cfg.Identity.Actor())
 	drained, err := lua.Drain(ctx, s.cfg.Client, keys, limit, s.cfg.DrainMaxBytes)
 	if drained.Moved+drained.Dead > 0 {
 		s.cfg.Notice(queue)
