@@ -2,7 +2,7 @@
 
 package lua
 
-const functionsSource = "bb96c8ede194"
+const functionsSource = "e9ba97e13911"
 
 func functionList() []Function {
 	return []Function{

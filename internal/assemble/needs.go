@@ -15,7 +15,8 @@ type Need struct {
 
 // Needs returns the commands that a script may call, read from its file and from the library functions that it can
 // reach, in the order of the texts. The server checks each command of a script as if the user called it. So a user who
-// runs the script needs the right to all of them.
+// runs the script needs the right to all of them. Commands that a script does without are not among them; see
+// dispensable.
 func (s *Sources) Needs(script string) ([]Need, error) {
 	file, err := s.script(script)
 	if err != nil {
@@ -78,6 +79,10 @@ func withoutOptionalKeys(file *source, needs []Need) (rest []Need) {
 	return rest
 }
 
+// dispensable are commands that a script calls only if the server has them and the user has the right to them, and
+// otherwise does without. Nobody needs the right to them: an older server refuses a rule that names one.
+var dispensable = []string{"XDELEX"}
+
 // chunkFunction is the only function that gets a command as an argument. So its calls are read like calls of
 // redis.call.
 const chunkFunction = "in_chunks"
@@ -91,6 +96,9 @@ var subcommands = map[string]bool{"XGROUP": true, "XINFO": true, "MEMORY": true}
 func needsOf(file *source, text string) ([]Need, error) {
 	var needs []Need
 	add := func(command string, keys ...int) {
+		if slices.Contains(dispensable, command) {
+			return
+		}
 		i := slices.IndexFunc(needs, func(n Need) bool { return n.Command == command })
 		if i < 0 {
 			needs, i = append(needs, Need{Command: command}), len(needs)

@@ -86,6 +86,19 @@ if score then pcall(pass, due) end
 	}
 }
 
+// Nobody needs the right to a command that a script does without.
+func TestNobodyNeedsADispensableCommand(t *testing.T) {
+	t.Parallel()
+	s := one(t, "-- KEYS[1] stream (stream)\n",
+		"redis.call('XDELEX', KEYS[1], 'ACKED', 'IDS', 1, '1-1')\nredis.call('XDEL', KEYS[1], '1-1')\n", "local base = 1\n")
+	for name, needs := range map[string]func(string) ([]Need, error){"all": s.Needs, "late": s.NeedsAfterFirstWrite} {
+		got, err := needs("one")
+		if err != nil || len(got) != 1 || got[0].Command != "XDEL" {
+			t.Errorf("%s: the script needs %v, %v, want XDEL", name, got, err)
+		}
+	}
+}
+
 // A script that only reads asks nothing: the server refuses its first command.
 func TestAScriptThatOnlyReadsHasNoGuard(t *testing.T) {
 	t.Parallel()

@@ -180,17 +180,25 @@ local function id_range(ids)
   return first, last
 end
 local function free(stream, ids)
-  if #ids == 0 then return 0 end
+  if #ids == 0 then return end
+  local has_xdelex = (redis.REDIS_VERSION_NUM or 0) >= 0x080600
+  if has_xdelex and #ids <= 16 and redis.acl_check_cmd('XDELEX', stream, 'ACKED', 'IDS', '1', '0-0') then
+    redis.call('XDELEX', stream, 'ACKED', 'IDS', #ids, unpack(ids))
+    return
+  end
   local groups = groups_of(stream)
-  if #groups == 0 or #ids > lookup_limit(groups) then return 0 end
+  if #groups == 0 or #ids > lookup_limit(groups) then return end
   local first, last = id_range(ids)
   if #ids > 16 then
     local bound = bounds(stream, groups)
-    if less(first, bound) then return trim_below(stream, bound, 1000) end
+    if less(first, bound) then
+      trim_below(stream, bound, 1000)
+      return
+    end
     local older_ms = tonumber((id_parts(last))) - tonumber((id_parts(bound)))
-    if older_ms <= 1000 then return 0 end
+    if older_ms <= 1000 then return end
   end
-  return #delete_unneeded(stream, groups, ids, first, last)
+  delete_unneeded(stream, groups, ids, first, last)
 end
 local function part_keyed(k, left)
   if not k.key_of then return left end

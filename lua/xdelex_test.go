@@ -1,0 +1,211 @@
+package lua
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+// imageWithXDELEX is an image whose server has XDELEX.
+const imageWithXDELEX = "redis:8.6"
+
+// onServerWithXDELEX returns a queue on a server of its own that has XDELEX. It returns false if no image is there.
+func onServerWithXDELEX(t *testing.T) (b *testQueue, ok bool) {
+	s, ok := redistest.OwnOn(t, imageWithXDELEX)
+	if !ok {
+		t.Logf("not run: no image %s in a local Docker engine", imageWithXDELEX)
+		return nil, false
+	}
+	return newTestQueue(t, s), true
+}
+
+// withoutXDELEX returns a copy of the queue whose user lacks the right to XDELEX, so scripts ask each group.
+func withoutXDELEX(b *testQueue) *testQueue {
+	b.Helper()
+	guest, may := limited(b)
+	may("+@all", "-xdelex")
+	return guest
+}
+
+// freeing are the commands that ask groups for what they need, or that delete entries.
+var freeing = []string{"xdel", "xdelex", "xinfo|groups", "xtrim"}
+
+// A server that has XDELEX frees a few entries by it. A user without the right to it frees them as on older servers,
+// and nothing is denied.
+func TestAFewEntriesAreFreedByXDELEX(t *testing.T) {
+	t.Parallel()
+	b, ok := onServerWithXDELEX(t)
+	if !ok {
+		return
+	}
+	guest := withoutXDELEX(b)
+	for _, c := range []struct {
+		name     string
+		messages int
+		call     func(b *testQueue, held []Entry)
+		want     string // commands with the right to XDELEX
+		without  string // commands without it
+	}{
+		{"ack", 1, func(b *testQueue, held []Entry) { b.ack("g", heldBy(held)...) }, "xdelex", "xdel xinfo|groups"},
+		{"ack 16", 16, func(b *testQueue, held []Entry) { b.ack("g", heldBy(held)...) }, "xdelex", "xdel xinfo|groups"},
+		{"ack 17", 17, func(b *testQueue, held []Entry) { b.ack("g", heldBy(held)...) }, "xinfo|groups xtrim",
+			"xinfo|groups xtrim"},
+		{"ack_result", 1, func(b *testQueue, held []Entry) { b.ackResult("g", held[0], "paid") }, "xdelex",
+			"xdel xinfo|groups"},
+		{"retry", 1, func(b *testQueue, held []Entry) {
+			redistest.Want(b, "outcome", b.fail("g", held[0].EntryID, ActionDead, "dead_letter", "no"), Dead)
+		}, "xdelex", "xdel xinfo|groups"},
+		{"reclaim", 1, func(b *testQueue, held []Entry) {
+			b.abandon("g", "c1", held[0].EntryID)
+			redistest.Want(b, "reclaimed", b.reclaim("g", time.Minute).Retried, 1)
+		}, "xdelex", "xdel xinfo|groups"},
+	} {
+		for user, as := range map[string]*testQueue{"with": b, "without": guest} {
+			want := map[string]string{"with": c.want, "without": c.without}[user]
+			q := as.queue(strings.ReplaceAll(c.name, " ", "-") + "-" + user)
+			var ids []string
+			for i := range c.messages {
+				ids = append(ids, fmt.Sprint("m", i))
+			}
+			held := q.deliver([]string{"g"}, ids...)
+			before := b.s.Calls(t)
+			c.call(q, held)
+			after := b.s.Calls(t)
+			var sent []string
+			for _, command := range freeing {
+				sent = append(sent, slices.Repeat([]string{command}, after[command]-before[command])...)
+			}
+			redistest.Want(t, c.name+" "+user+" the right to XDELEX", strings.Join(sent, " "), want)
+			redistest.Want(t, "entries left by "+c.name+" "+user, q.count("XLEN", q.k.Stream), 0)
+		}
+	}
+	redistest.Want(t, "rows of ACL LOG", len(redistest.Must(b.try("ACL", "LOG").ToArray())), 0)
+}
+
+// The same random history on two queues leaves the same entries and the same pending lists, whether entries are freed
+// by XDELEX or by asking each group. The history has groups that come, go, and are set back; entries that another
+// program deletes; and streams that were loaded from disk.
+func TestXDELEXFreesWhatIsFreedByAskingEachGroup(t *testing.T) {
+	t.Parallel()
+	b, ok := onServerWithXDELEX(t)
+	if !ok {
+		return
+	}
+	guest := withoutXDELEX(b)
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 0))
+	added, left, states := 0, 0, map[int]string{}
+	for round := range 25 {
+		queues := []*testQueue{b.queue(fmt.Sprint("new", round)), guest.queue(fmt.Sprint("old", round))}
+		history, n := []string{}, 0
+		// A command may be refused, for example because its group is gone.
+		onStream := func(command string, words ...string) {
+			history = append(history, command+" "+strings.Join(words, " "))
+			for _, q := range queues {
+				q.try(append(append(strings.Fields(command), q.k.Stream), words...)...)
+			}
+		}
+		someID := func() string { return fmt.Sprintf("%d-%d", 1+r.IntN(n+1), r.IntN(2)) }
+		group := func() string { return fmt.Sprint("g", r.IntN(3)) }
+		onStream("XGROUP CREATE", "g0", "0", "MKSTREAM")
+		for range 50 {
+			switch r.IntN(10) {
+			case 0, 1:
+				n++
+				onStream("XADD", fmt.Sprint(n, "-1"), "id", fmt.Sprint("m", n))
+			case 2, 3:
+				g, most := group(), 1+r.IntN(8)
+				history = append(history, fmt.Sprint("read ", g, " ", most))
+				for _, q := range queues {
+					q.try("XREADGROUP", "GROUP", g, "c", "COUNT", fmt.Sprint(most), "STREAMS", q.k.Stream, ">")
+				}
+			case 4, 5, 6, 7:
+				g, most := group(), 1+r.IntN(16)
+				_, list, _ := strings.Cut(queues[0].heldOf(g), "|")
+				pending := strings.Fields(list)
+				r.Shuffle(len(pending), func(i, j int) { pending[i], pending[j] = pending[j], pending[i] })
+				pending = pending[:min(most, len(pending))]
+				if len(pending) == 0 {
+					continue
+				}
+				history = append(history, "ack "+g+" "+strings.Join(pending, " "))
+				for _, q := range queues {
+					var held []Held
+					for _, id := range pending {
+						held = append(held, Held{Entry: id})
+					}
+					q.ack(g, held...)
+				}
+			case 8:
+				switch r.IntN(4) {
+				case 0:
+					onStream("XGROUP CREATE", group(), someID())
+				case 1:
+					onStream("XGROUP DESTROY", group())
+				case 2:
+					onStream("XGROUP SETID", group(), someID())
+				case 3:
+					onStream("XDEL", someID())
+				}
+			case 9:
+				history = append(history, "load")
+				for _, q := range queues {
+					if dump := q.text("DUMP", q.k.Stream); dump != "" {
+						q.do("RESTORE", q.k.Stream, "0", dump, "REPLACE")
+					}
+				}
+			}
+			byXDELEX, byGroup := queues[0].heldOf("g0", "g1", "g2"), queues[1].heldOf("g0", "g1", "g2")
+			if byXDELEX != byGroup {
+				t.Fatalf("by XDELEX:     %s\nby each group: %s\nafter:\n%s", byXDELEX, byGroup, strings.Join(history, "\n"))
+			}
+			states[round] = byXDELEX
+		}
+		added, left = added+n, left+queues[0].count("XLEN", queues[0].k.Stream)
+	}
+	calls := b.s.Calls(t)
+	if added-left < 20 || calls["xdelex"] < 20 || calls["xinfo|groups"] < 20 {
+		t.Errorf("%d entries were freed, XDELEX ran %d times, XINFO GROUPS %d times: want at least 20 of each",
+			added-left, calls["xdelex"], calls["xinfo|groups"])
+	}
+
+	b.s.Stop()
+	b.s.Start() // executes the append-only file, as a replica executes what it is sent
+	redistest.Eventually(t, time.Minute, func() (bool, string) {
+		err := b.try("PING").Error()
+		return err == nil, fmt.Sprint("PING: ", err)
+	})
+	for round, state := range states {
+		redistest.Want(t, "after the restart", b.queue(fmt.Sprint("new", round)).heldOf("g0", "g1", "g2"), state)
+	}
+}
+
+// heldOf returns the entries of the stream, and those that each group holds; none if there is no such group.
+func (b *testQueue) heldOf(groups ...string) string {
+	b.Helper()
+	commands := rueidis.Commands{b.c.B().Arbitrary("XRANGE", b.k.Stream, "-", "+").Build()}
+	for _, group := range groups {
+		commands = append(commands, b.c.B().Arbitrary("XPENDING", b.k.Stream, group, "-", "+", "100").Build())
+	}
+	var lists []string
+	for _, reply := range b.c.DoMulti(b.ctx, commands...) {
+		rows, err := reply.ToArray()
+		if err != nil && !strings.HasPrefix(err.Error(), "NOGROUP") {
+			b.Fatal(err)
+		}
+		list := ""
+		for _, row := range rows {
+			list += " " + redistest.Must(redistest.Must(row.ToArray())[0].ToString())
+		}
+		lists = append(lists, list)
+	}
+	return strings.Join(lists, " |")
+}
