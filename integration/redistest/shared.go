@@ -11,9 +11,10 @@ import (
 
 // These environment variables choose the server.
 const (
-	EnvURL   = "DUESTREAM_TEST_REDIS_URL" // use the server at this URL as the shared one
-	EnvImage = "DUESTREAM_TEST_IMAGE"     // use this Docker image for the shared one, or fail
-	EnvOnly  = "DUESTREAM_TEST_ONLY"      // comma-separated: run Each for these images or subtest names, or "all"
+	EnvURL      = "DUESTREAM_TEST_REDIS_URL" // use the server at this URL as the shared one
+	EnvImage    = "DUESTREAM_TEST_IMAGE"     // use this Docker image for the shared one, or fail
+	EnvOwnImage = "DUESTREAM_TEST_OWN_IMAGE" // use this Docker image for the servers of Own, or fail
+	EnvOnly     = "DUESTREAM_TEST_ONLY"      // comma-separated: run Each for these images or subtest names, or "all"
 )
 
 const howToGetOne = `no Redis server for the tests. Do one of these:

@@ -21,6 +21,8 @@ func TestChildProcess(t *testing.T) {
 	switch os.Getenv(envChild) {
 	case "shared":
 		os.Stdout.WriteString("name: " + Shared(t).Name() + "\n")
+	case "own":
+		os.Stdout.WriteString("name: " + Own(t).Name() + "\n")
 	case "hang":
 		s := Own(t)
 		os.Stdout.WriteString("pid: " + strconv.Itoa(s.inst.(*process).cmd.Process.Pid) + "\n")
@@ -33,8 +35,8 @@ func child(t *testing.T, mode string, env ...string) *exec.Cmd {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(cancel)
 	cmd := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestChildProcess$", "-test.timeout=50s")
-	cmd.Env = append(os.Environ(), append([]string{envChild + "=" + mode, "TMPDIR=" + t.TempDir(), EnvURL + "=", EnvImage + "="},
-		env...)...)
+	cmd.Env = append(os.Environ(), append([]string{envChild + "=" + mode, "TMPDIR=" + t.TempDir(), EnvURL + "=", EnvImage + "=",
+		EnvOwnImage + "="}, env...)...)
 	return cmd
 }
 
@@ -73,6 +75,24 @@ func TestSharedServerComesFromTheFirstSourceThereIs(t *testing.T) {
 				t.Fatalf("it was skipped\n%s", out)
 			}
 		})
+	}
+}
+
+// A server of its own runs the image that is asked for, or the test fails.
+func TestOwnServerRunsTheImageThatIsAskedFor(t *testing.T) {
+	t.Parallel()
+	out, err := child(t, "own", "DOCKER_HOST=unix:///nonexistent/docker.sock", EnvOwnImage+"=redis:8.0").CombinedOutput()
+	if err == nil || !strings.Contains(string(out), EnvOwnImage+"=redis:8.0: no Docker engine") {
+		t.Errorf("without an engine: %v\n%s", err, out)
+	}
+	for _, image := range Images() {
+		if !hasImage(image) {
+			continue
+		}
+		out, err := child(t, "own", EnvOwnImage+"="+image).CombinedOutput()
+		if err != nil || !strings.Contains(string(out), "(docker "+image+")") {
+			t.Errorf("%s: %v\n%s", image, err, out)
+		}
 	}
 }
 
