@@ -93,9 +93,9 @@ func sitesIn(file, text string) (sites []site) {
 // preamble is Lua code that wraps redis for a script. Its two values for Sprintf are the number of a command, and the
 // action that runs instead of this command: refuse or stand.
 const preamble = `local redis = (function(server)
-  local writes = {XADD = true, XDEL = true, XTRIM = true, XACK = true, XCLAIM = true, XAUTOCLAIM = true, XGROUP = true,
-  ZADD = true,
-    ZREM = true, ZREMRANGEBYSCORE = true, ZREMRANGEBYRANK = true, HSET = true, HSETNX = true, HDEL = true}
+  local writes = {XADD = true, XDEL = true, XDELEX = true, XTRIM = true, XACK = true, XCLAIM = true, XAUTOCLAIM = true,
+    XGROUP = true, ZADD = true, ZREM = true, ZREMRANGEBYSCORE = true, ZREMRANGEBYRANK = true, HSET = true,
+    HSETNX = true, HDEL = true}
   local calls, wrote = 0, 'clean'
   local function reached(site, how, command)
     calls = calls + 1
@@ -109,6 +109,8 @@ const preamble = `local redis = (function(server)
   local refusal = {err = 'ERR refused by the test'}
   return {
     error_reply = server.error_reply,
+    acl_check_cmd = server.acl_check_cmd,
+    REDIS_VERSION_NUM = server.REDIS_VERSION_NUM,
     sha1hex = server.sha1hex,
     call = function(site, ...)
       if reached(site, 'call', ...) then error(refusal) end
