@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -35,8 +36,8 @@ func child(t *testing.T, mode string, env ...string) *exec.Cmd {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(cancel)
 	cmd := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestChildProcess$", "-test.timeout=50s")
-	cmd.Env = append(os.Environ(), append([]string{envChild + "=" + mode, "TMPDIR=" + t.TempDir(), EnvURL + "=", EnvImage + "=",
-		EnvOwnImage + "="}, env...)...)
+	settings := []string{envChild + "=" + mode, "TMPDIR=" + t.TempDir(), EnvURL + "=", EnvImage + "=", EnvOwnImage + "="}
+	cmd.Env = slices.Concat(os.Environ(), settings, env)
 	return cmd
 }
 
