@@ -628,8 +628,9 @@ local function free(stream, ids)
   if #ids == 0 then return end
   -- XDELEX looks into all groups by itself, and deletes everything from a stream without groups. Before Redis 8.6 it
   -- can keep entries for a group that was destroyed. The user may lack the right to it, because older servers refuse a
-  -- rule that names it. Nothing is remembered: after a failover, the next call may run on an older server. acl_check_cmd
-  -- fails if the server has no such command, so the version is compared first; the in-process server has none.
+  -- rule that names it. Nothing is remembered, because after a failover the next call may run on an older server.
+  -- acl_check_cmd fails if the server has no such command, so the version is compared first. The in-process server has
+  -- no version.
   local has_xdelex = (redis.REDIS_VERSION_NUM or 0) >= 0x080600
   if has_xdelex and #ids <= 16 and redis.acl_check_cmd('XDELEX', stream, 'ACKED', 'IDS', '1', '0-0') then
     redis.call('XDELEX', stream, 'ACKED', 'IDS', #ids, unpack(ids))
