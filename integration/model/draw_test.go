@@ -189,14 +189,21 @@ func (r *sequence) enqueue() {
 }
 
 // repeat does what a client does when the reply was lost. After the token's window ends, a client does not repeat. A
-// call that the server does not remember is repeated while its only message is scheduled.
+// call that the server does not remember is repeated by EnqueueOne while its only message is scheduled.
 func (r *sequence) repeat() {
 	scheduled := false
 	if len(r.items) == 1 && strings.HasPrefix(r.items[0].ID, ownID) {
 		_, scheduled = r.q.Scheduled[r.items[0].ID]
 	}
-	r.skipIf(r.q.Calls[r.token.Name].Ends <= r.last && !scheduled)
-	r.call("repeat", r.token, r.items)
+	isRemembered := r.q.Calls[r.token.Name].Ends > r.last
+	mayUseOne := scheduled && !r.keeps && lua.AllFresh(r.items, time.UnixMilli(r.last)) &&
+		!slices.Contains(r.q.Calls[r.token.Done].Refused, true)
+	r.skipIf(!isRemembered && !mayUseOne)
+	if !isRemembered {
+		r.call("repeat by one", r.token, r.items)
+	} else {
+		r.call("repeat", r.token, r.items)
+	}
 }
 
 // call sends an enqueue call, and records accepted and replaced messages in the ledger. If all IDs are new, it sends
@@ -207,8 +214,9 @@ func (r *sequence) call(what string, token lua.Token, items []lua.Item) {
 		fresh = fresh && strings.HasPrefix(item.ID, ownID)
 	}
 	fresh = fresh && !slices.Contains(before.Calls[token.Done].Refused, true) && pick(r, "fresh", true, false)
-	again := what == "repeat"
-	one := fresh && len(items) == 1 && !r.keeps && pick(r, "one", true, false)
+	again, mustUseOne := what != "enqueue", what == "repeat by one"
+	fresh = fresh || mustUseOne
+	one := mustUseOne || fresh && len(items) == 1 && !r.keeps && pick(r, "one", true, false)
 	what = fmt.Sprintf("%s %+v %s, fresh: %v, one: %v", what, token, showItems(items), fresh, one)
 	receipts := step(r, what, func(ctx context.Context) ([]lua.Receipt, error) {
 		if one {
