@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/duestream/duestream/integration/acl"
+	"github.com/duestream/duestream/integration/redistest"
 )
 
 // userOf maps a role to its user in docs/operations/users.md. Faults are made as an administrator.
@@ -39,13 +40,20 @@ func readUsers() (*guests, error) {
 	return g, nil
 }
 
+// imageWithXDELEX is an image of a server that has XDELEX. Older servers refuse a rule that names this command.
+const imageWithXDELEX = "redis:8.6"
+
 func withPrefix(text string) string { return strings.ReplaceAll(text, "~duestream:", "~"+prefix+":") }
 
 // arguments returns server arguments that create the users. A killed server forgets users made by ACL SETUSER.
 func (g *guests) arguments(clustered bool) (args []string) {
 	for name, user := range g.users {
+		line := strings.TrimPrefix(user.Line, "ACL SETUSER ")
+		if os.Getenv(redistest.EnvOwnImage) == imageWithXDELEX {
+			line = strings.ReplaceAll(line, "+xdel ", "+xdel +xdelex ")
+		}
 		args = append(args, "--user")
-		args = append(args, strings.Fields(strings.TrimPrefix(user.Line, "ACL SETUSER "))...)
+		args = append(args, strings.Fields(line)...)
 		if clustered {
 			args = append(args, g.cluster...)
 			if name == "producer" || name == userOf[roleGateway] {
