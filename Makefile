@@ -75,7 +75,7 @@ LANGUAGES ?=
 SERVER   ?=
 
 .PHONY: campaign
-campaign: ## long fault campaign; DURATION=10m, SEED=n replays one, OUT=dir keeps table and timeline, CLUSTER=1 on a cluster, RELEASES=1 beside the release before, LANGUAGES=1 with the packages in Python and Node.js, RATE=n messages a second, SERVER=redis:8.6 on a container of that image
+campaign: ## long fault campaign; DURATION=10m, SEED=n replays one, OUT=dir keeps table and timeline, CLUSTER=1 on a cluster, RELEASES=1 beside the release before, LANGUAGES=1 with the packages in Python and Node.js, RATE=n messages a second, SERVER=redis:8.6 on a container of that image (not with CLUSTER=1)
 	DUESTREAM_CAMPAIGN_DURATION=$(DURATION) DUESTREAM_CAMPAIGN_RATE=$(RATE) DUESTREAM_TEST_SEED=$(SEED) DUESTREAM_CAMPAIGN_OUT=$(if $(OUT),$(abspath $(OUT))) DUESTREAM_TEST_OWN_IMAGE=$(SERVER) \
 		$(GO) test ./integration/$(if $(LANGUAGES),languages,campaign) -count=1 -timeout 0 -v \
 		-run '^TestCampaign$(if $(CLUSTER),OnACluster)$(if $(RELEASES),OfTwoReleases)$(if $(LANGUAGES),OfLanguages)$$' $(GOTESTFLAGS)

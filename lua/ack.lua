@@ -15,8 +15,8 @@
 -- ARGV[#] actor (string, who calls; the last argument, only if KEYS[6] is given)
 -- Returns: per entry an integer: 1 = acknowledged, 0 = lost (the entry was no longer pending, or has another message
 --   ID), -9 = not looked at, because the entries compared before it came to 1 MiB: send it again
--- Complexity: O(log n) for each pair of an entry and a group that holds entries, at most 4,000 pairs; it reads at most
---   1 MiB and one entry more, and no entry if no message ID is given
+-- Complexity: O(log n) for each pair of an entry and a group that holds entries, at most 4,000 pairs, or 16 entries
+--   with XDELEX; it reads at most 1 MiB and one entry more, and no entry if no message ID is given
 -- If a command fails here: acknowledged entries may stay in the stream until trim.
 -- Run twice: harmless; the second run answers 0.
 local policy, history, group = KEYS[5], KEYS[6], ARGV[1]

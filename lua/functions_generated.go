@@ -2,7 +2,7 @@
 
 package lua
 
-const functionsSource = "e9ba97e13911"
+const functionsSource = "bf2c8c131f0e"
 
 func functionList() []Function {
 	return []Function{

@@ -13,7 +13,7 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// imageWithXDELEX is an image whose server has XDELEX.
+// imageWithXDELEX is an image of a server on which scripts use XDELEX.
 const imageWithXDELEX = "redis:8.6"
 
 // onServerWithXDELEX returns a queue on a server of its own that has XDELEX. It returns false if no image is there.
@@ -34,7 +34,7 @@ func withoutXDELEX(b *testQueue) *testQueue {
 	return guest
 }
 
-// freeing are the commands that ask groups for what they need, or that delete entries.
+// freeing are the commands that read the groups, or delete entries.
 var freeing = []string{"xdel", "xdelex", "xinfo|groups", "xtrim"}
 
 // A server that has XDELEX frees a few entries by it. A user without the right to it frees them as on older servers,
@@ -89,10 +89,24 @@ func TestAFewEntriesAreFreedByXDELEX(t *testing.T) {
 	redistest.Want(t, "rows of ACL LOG", len(redistest.Must(b.try("ACL", "LOG").ToArray())), 0)
 }
 
-// The same random history on two queues leaves the same entries and the same pending lists, whether entries are freed
-// by XDELEX or by asking each group. The history has groups that come, go, and are set back; entries that another
-// program deletes; and streams that were loaded from disk.
-func TestXDELEXFreesWhatIsFreedByAskingEachGroup(t *testing.T) {
+// An operator may take a command away from a server. Then scripts read the groups.
+func TestEntriesAreFreedWhereXDELEXWasTakenAway(t *testing.T) {
+	t.Parallel()
+	s, ok := redistest.OwnOn(t, imageWithXDELEX, "--rename-command", "XDELEX", "")
+	if !ok {
+		t.Logf("not run: no image %s in a local Docker engine", imageWithXDELEX)
+		return
+	}
+	b := newTestQueue(t, s)
+	held := b.deliver([]string{"g"}, "m")
+	redistest.Want(t, "acknowledged", b.ack("g", heldBy(held)...)[0], true)
+	redistest.Want(t, "entries left", b.count("XLEN", b.k.Stream), 0)
+}
+
+// The same random commands on two queues leave the same entries and the same pending lists, whether XDELEX or XDEL
+// frees the entries. The commands create, destroy and reset groups, delete entries, and restore dumps. After a restart
+// the server has the same entries again.
+func TestXDELEXFreesTheSameEntriesAsXDEL(t *testing.T) {
 	t.Parallel()
 	b, ok := onServerWithXDELEX(t)
 	if !ok {
@@ -105,10 +119,10 @@ func TestXDELEXFreesWhatIsFreedByAskingEachGroup(t *testing.T) {
 	added, left, states := 0, 0, map[int]string{}
 	for round := range 25 {
 		queues := []*testQueue{b.queue(fmt.Sprint("new", round)), guest.queue(fmt.Sprint("old", round))}
-		history, n := []string{}, 0
+		commands, n := []string{}, 0
 		// A command may be refused, for example because its group is gone.
 		onStream := func(command string, words ...string) {
-			history = append(history, command+" "+strings.Join(words, " "))
+			commands = append(commands, command+" "+strings.Join(words, " "))
 			for _, q := range queues {
 				q.try(append(append(strings.Fields(command), q.k.Stream), words...)...)
 			}
@@ -123,20 +137,20 @@ func TestXDELEXFreesWhatIsFreedByAskingEachGroup(t *testing.T) {
 				onStream("XADD", fmt.Sprint(n, "-1"), "id", fmt.Sprint("m", n))
 			case 2, 3:
 				g, most := group(), 1+r.IntN(8)
-				history = append(history, fmt.Sprint("read ", g, " ", most))
+				commands = append(commands, fmt.Sprint("read ", g, " ", most))
 				for _, q := range queues {
 					q.try("XREADGROUP", "GROUP", g, "c", "COUNT", fmt.Sprint(most), "STREAMS", q.k.Stream, ">")
 				}
 			case 4, 5, 6, 7:
 				g, most := group(), 1+r.IntN(16)
-				_, list, _ := strings.Cut(queues[0].heldOf(g), "|")
+				_, list, _ := strings.Cut(queues[0].contents(g), "|")
 				pending := strings.Fields(list)
 				r.Shuffle(len(pending), func(i, j int) { pending[i], pending[j] = pending[j], pending[i] })
 				pending = pending[:min(most, len(pending))]
 				if len(pending) == 0 {
 					continue
 				}
-				history = append(history, "ack "+g+" "+strings.Join(pending, " "))
+				commands = append(commands, "ack "+g+" "+strings.Join(pending, " "))
 				for _, q := range queues {
 					var held []Held
 					for _, id := range pending {
@@ -156,16 +170,16 @@ func TestXDELEXFreesWhatIsFreedByAskingEachGroup(t *testing.T) {
 					onStream("XDEL", someID())
 				}
 			case 9:
-				history = append(history, "load")
+				commands = append(commands, "load")
 				for _, q := range queues {
 					if dump := q.text("DUMP", q.k.Stream); dump != "" {
 						q.do("RESTORE", q.k.Stream, "0", dump, "REPLACE")
 					}
 				}
 			}
-			byXDELEX, byGroup := queues[0].heldOf("g0", "g1", "g2"), queues[1].heldOf("g0", "g1", "g2")
+			byXDELEX, byGroup := queues[0].contents("g0", "g1", "g2"), queues[1].contents("g0", "g1", "g2")
 			if byXDELEX != byGroup {
-				t.Fatalf("by XDELEX:     %s\nby each group: %s\nafter:\n%s", byXDELEX, byGroup, strings.Join(history, "\n"))
+				t.Fatalf("by XDELEX:     %s\nby each group: %s\nafter:\n%s", byXDELEX, byGroup, strings.Join(commands, "\n"))
 			}
 			states[round] = byXDELEX
 		}
@@ -184,19 +198,20 @@ func TestXDELEXFreesWhatIsFreedByAskingEachGroup(t *testing.T) {
 		return err == nil, fmt.Sprint("PING: ", err)
 	})
 	for round, state := range states {
-		redistest.Want(t, "after the restart", b.queue(fmt.Sprint("new", round)).heldOf("g0", "g1", "g2"), state)
+		redistest.Want(t, "after the restart", b.queue(fmt.Sprint("new", round)).contents("g0", "g1", "g2"), state)
 	}
 }
 
-// heldOf returns the entries of the stream, and those that each group holds; none if there is no such group.
-func (b *testQueue) heldOf(groups ...string) string {
+// contents returns the entry IDs of the stream, then those that each group holds (at most 100). A group that does not
+// exist has an empty list.
+func (b *testQueue) contents(groups ...string) string {
 	b.Helper()
-	commands := rueidis.Commands{b.c.B().Arbitrary("XRANGE", b.k.Stream, "-", "+").Build()}
+	requests := rueidis.Commands{b.c.B().Arbitrary("XRANGE", b.k.Stream, "-", "+").Build()}
 	for _, group := range groups {
-		commands = append(commands, b.c.B().Arbitrary("XPENDING", b.k.Stream, group, "-", "+", "100").Build())
+		requests = append(requests, b.c.B().Arbitrary("XPENDING", b.k.Stream, group, "-", "+", "100").Build())
 	}
 	var lists []string
-	for _, reply := range b.c.DoMulti(b.ctx, commands...) {
+	for _, reply := range b.c.DoMulti(b.ctx, requests...) {
 		rows, err := reply.ToArray()
 		if err != nil && !strings.HasPrefix(err.Error(), "NOGROUP") {
 			b.Fatal(err)

@@ -63,6 +63,12 @@ func (k *Kit) AdvanceTo(t time.Time) {
 
 func (k *Kit) advanceTo(t time.Time) {
 	k.t.Helper()
+	select {
+	case <-k.ending:
+		k.t.Errorf("bridgetest: Advance is called after the test has ended")
+		return
+	default:
+	}
 	if !k.advancing.CompareAndSwap(false, true) {
 		// The caller may be a handler, and only the goroutine of the test may end the test.
 		k.t.Errorf("bridgetest: Advance is called while another Advance runs: a handler must not call it")
@@ -72,7 +78,7 @@ func (k *Kit) advanceTo(t time.Time) {
 	err := k.step(t)
 	k.clock.order()
 	k.advancing.Store(false)
-	if errors.Is(err, errEnded) { // only a handler can still be in Advance, and its caller has no test to fail
+	if errors.Is(err, errEnded) { // the caller is not the goroutine of the test, so it must not call Fatalf
 		return
 	}
 	if err != nil {

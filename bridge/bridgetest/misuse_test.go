@@ -122,8 +122,8 @@ func TestAHandlerMustNotAdvance(t *testing.T) {
 	}).want("Advance is called while another Advance runs: a handler must not call it")
 }
 
-// The handler is in Advance before the test calls Advance. Its Advance must end with the test, before Run returns, and
-// must not end the goroutine of the handler.
+// The handler calls Advance before the test does. When the test ends, the handler's Advance must return before the
+// cleanup ends. It must not call Fatalf, which would end the goroutine of the handler.
 func TestAHandlerInAdvanceDoesNotOutliveTheTest(t *testing.T) {
 	t.Parallel()
 	var entered, returned atomic.Bool

@@ -67,7 +67,7 @@ func TestLargeFormsAreRefused(t *testing.T) {
 // Only a few large forms may use memory at the same time.
 func TestLargeFormsWaitInALine(t *testing.T) {
 	t.Parallel()
-	// The form that must succeed has this time, too, on a machine that does much else.
+	// The last form must be accepted within the timeout, even on a busy machine.
 	r := newRig(t, redistest.Shared(t), func(cfg *Config) { cfg.Timeout = 5 * time.Second })
 	v := r.viewer(access.Verbs(), "*")
 	name := r.request(v).grant.Name()

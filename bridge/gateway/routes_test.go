@@ -223,7 +223,8 @@ func TestAnInspectorReadsEverythingAndChangesNothing(t *testing.T) {
 	r.do("GET", "/v1/messages/x", "", "Authorization: Bearer "+inspector).has(`"state":"scheduled"`)
 }
 
-// keys returns all keys of the prefix but the tokens, each in a line with its dumped value.
+// keys returns all keys of the prefix, each in a line with its dumped value. It leaves out the access tokens, and the
+// keys seen, because a producer deletes the tokens of its calls from them after a second.
 func (r *rig) keys() string {
 	r.t.Helper()
 	c := r.r.Client
@@ -237,7 +238,7 @@ func (r *rig) keys() string {
 		if name == r.prefix+":tokens" { // its bytes depend on when the server moved them
 			continue
 		}
-		if strings.HasSuffix(name, "}:seen") { // a producer deletes the names of its last calls after a second
+		if strings.HasSuffix(name, "}:seen") {
 			continue
 		}
 		text, err := c.Do(r.t.Context(), c.B().Dump().Key(name).Build()).ToString()

@@ -40,7 +40,8 @@ func readUsers() (*guests, error) {
 	return g, nil
 }
 
-// imageWithXDELEX is an image of a server that has XDELEX. Older servers refuse a rule that names this command.
+// imageWithXDELEX is an image of a server on which scripts use XDELEX. Servers without this command refuse a rule that
+// names it.
 const imageWithXDELEX = "redis:8.6"
 
 func withPrefix(text string) string { return strings.ReplaceAll(text, "~duestream:", "~"+prefix+":") }
@@ -49,7 +50,7 @@ func withPrefix(text string) string { return strings.ReplaceAll(text, "~duestrea
 func (g *guests) arguments(clustered bool) (args []string) {
 	for name, user := range g.users {
 		line := strings.TrimPrefix(user.Line, "ACL SETUSER ")
-		if os.Getenv(redistest.EnvOwnImage) == imageWithXDELEX {
+		if !clustered && os.Getenv(redistest.EnvOwnImage) == imageWithXDELEX { // a cluster runs on the PATH's server
 			line = strings.ReplaceAll(line, "+xdel ", "+xdel +xdelex ")
 		}
 		args = append(args, "--user")

@@ -182,14 +182,14 @@ func (r *sequence) enqueue() {
 			items[i].ID = fmt.Sprint(ownID, *r.serials)
 		}
 	}
-	r.call("enqueue", token, items)
+	r.call(enqueueCall{}, token, items)
 	if token.Name != "" {
 		r.token, r.items = token, items
 	}
 }
 
-// repeat does what a client does when the reply was lost. After the token's window ends, a client does not repeat. A
-// call that the server does not remember is repeated by EnqueueOne while its only message is scheduled.
+// repeat does what a client does when the reply was lost. It repeats a call while the server remembers its token. It
+// also repeats a call that EnqueueOne accepts and does not remember, while the only message of the call is scheduled.
 func (r *sequence) repeat() {
 	scheduled := false
 	if len(r.items) == 1 && strings.HasPrefix(r.items[0].ID, ownID) {
@@ -199,28 +199,29 @@ func (r *sequence) repeat() {
 	mayUseOne := scheduled && !r.keeps && lua.AllFresh(r.items, time.UnixMilli(r.last)) &&
 		!slices.Contains(r.q.Calls[r.token.Done].Refused, true)
 	r.skipIf(!isRemembered && !mayUseOne)
-	if !isRemembered {
-		r.call("repeat by one", r.token, r.items)
-	} else {
-		r.call("repeat", r.token, r.items)
-	}
+	r.call(enqueueCall{isRepeat: true, mustUseOne: !isRemembered}, r.token, r.items)
+}
+
+// enqueueCall tells what kind of enqueue call is made.
+type enqueueCall struct {
+	isRepeat   bool // the reply of the same call was lost before
+	mustUseOne bool // no other way than EnqueueOne is right
 }
 
 // call sends an enqueue call, and records accepted and replaced messages in the ledger. If all IDs are new, it sends
 // the call by EnqueueFresh or EnqueueOne in some cases, as a client does.
-func (r *sequence) call(what string, token lua.Token, items []lua.Item) {
+func (r *sequence) call(kind enqueueCall, token lua.Token, items []lua.Item) {
 	before, fresh := r.q, lua.AllFresh(items, time.UnixMilli(r.last))
 	for _, item := range items {
 		fresh = fresh && strings.HasPrefix(item.ID, ownID)
 	}
 	fresh = fresh && !slices.Contains(before.Calls[token.Done].Refused, true) && pick(r, "fresh", true, false)
-	again, mustUseOne := what != "enqueue", what == "repeat by one"
-	fresh = fresh || mustUseOne
-	one := mustUseOne || fresh && len(items) == 1 && !r.keeps && pick(r, "one", true, false)
-	what = fmt.Sprintf("%s %+v %s, fresh: %v, one: %v", what, token, showItems(items), fresh, one)
+	fresh = fresh || kind.mustUseOne
+	one := kind.mustUseOne || fresh && len(items) == 1 && !r.keeps && pick(r, "one", true, false)
+	what := fmt.Sprintf("enqueue %+v %+v %s, fresh: %v, one: %v", kind, token, showItems(items), fresh, one)
 	receipts := step(r, what, func(ctx context.Context) ([]lua.Receipt, error) {
 		if one {
-			receipt, taken, err := lua.EnqueueOne(ctx, r.c, r.k, token, again, items[0])
+			receipt, taken, err := lua.EnqueueOne(ctx, r.c, r.k, token, kind.isRepeat, items[0])
 			if err == nil && !taken {
 				err = errors.New("the message was not taken")
 			}
@@ -232,7 +233,7 @@ func (r *sequence) call(what string, token lua.Token, items []lua.Item) {
 		return lua.Enqueue(ctx, r.c, r.k, token, items, lua.Durability{})
 	}, func(q *Queue, _ []lua.Receipt) []lua.Receipt {
 		if one {
-			return q.EnqueueOne(token, again, items[0])
+			return q.EnqueueOne(token, kind.isRepeat, items[0])
 		}
 		for _, item := range items {
 			// A repeat writes again what the call writes outside the script, so it undoes any damage done meanwhile.

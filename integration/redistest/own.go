@@ -8,9 +8,10 @@ import (
 
 // Own returns a server for this test only. The test may kill it, pause it and start it again. The server and its data
 // are removed when the test ends. Args are redis-server arguments ("--appendonly", "yes"); without any, it stores
-// nothing on disk. It is a child process when redis-server or valkey-server is on the PATH, otherwise a container. With
-// DUESTREAM_TEST_OWN_IMAGE it is a container of that image. Own fails the test when it can start no server.
-// DUESTREAM_TEST_REDIS_URL is not used here, because tests may not kill that server.
+// nothing on disk. If DUESTREAM_TEST_OWN_IMAGE names an image, the server is a container of that image. Otherwise it is
+// a child process if redis-server or valkey-server is on the PATH, or else a container. Cluster does not use this
+// variable. Own fails the test when it can start no server. DUESTREAM_TEST_REDIS_URL is not used here, because tests
+// may not kill that server.
 func Own(t testing.TB, args ...string) *Server {
 	t.Helper()
 	dir := t.TempDir() // before the server's cleanup is registered, so that it is removed after the server has ended

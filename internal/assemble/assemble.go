@@ -5,7 +5,8 @@
 // People edit lua/*.lua, one script each; lua/lib/*.lua, functions that scripts share; and lua/functions/*.lua, which
 // only the library of functions has. The built text of a script differs from its file as follows:
 //   - the functions of lua/lib that it can reach stand before it;
-//   - a function that most runs do not call declares the functions that only it needs, when it is first called;
+//   - a rare function (see rareFunctions) declares the functions and constants that only rare functions need, on its
+//     first call;
 //   - comments are left out, so that each server keeps less text;
 //   - before its first write, it ends with an error if its user may not run all commands that follow;
 //   - its errors name a key of the wrong type, or the command that its user may not run.

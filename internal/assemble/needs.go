@@ -15,8 +15,7 @@ type Need struct {
 
 // Needs returns the commands that a script may call, read from its file and from the library functions that it can
 // reach, in the order of the texts. The server checks each command of a script as if the user called it. So a user who
-// runs the script needs the right to all of them. Commands that a script does without are not among them; see
-// dispensable.
+// runs the script needs the right to all of them. Needs leaves out the dispensable commands.
 func (s *Sources) Needs(script string) ([]Need, error) {
 	file, err := s.script(script)
 	if err != nil {
@@ -79,8 +78,9 @@ func withoutOptionalKeys(file *source, needs []Need) (rest []Need) {
 	return rest
 }
 
-// dispensable are commands that a script calls only if the server has them and the user has the right to them, and
-// otherwise does without. Nobody needs the right to them: an older server refuses a rule that names one.
+// dispensable are commands that a script calls only if the server has them and the user has the right. Otherwise the
+// script uses other commands. Users must work without this right, because servers without the command refuse a rule
+// that names it.
 var dispensable = []string{"XDELEX"}
 
 // chunkFunction is the only function that gets a command as an argument. So its calls are read like calls of

@@ -8,7 +8,7 @@ import (
 
 // The functions and constants that only a rare function needs are declared in it, on its first call. Those that others
 // need, too, are declared once, before it.
-func TestRareFunctionDeclaresWhatOnlyItNeeds(t *testing.T) {
+func TestRareFunctionDeclaresTheFunctionsItNeeds(t *testing.T) {
 	t.Parallel()
 	const base = `local COMMON = 1
 local LIMIT = 2

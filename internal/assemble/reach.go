@@ -66,17 +66,17 @@ func (l luaText) reachableFrom(text string) string {
 	return textOf(l.reachedFrom(text, nil))
 }
 
-// reachedFrom returns the functions that a text names, directly or through each other, in their order. A function whose
-// name is among ends brings in no others. A function counts as named if its name is a word of the text, so a local with
-// the name of a function brings it in, too.
-func (l luaText) reachedFrom(text string, ends []string) (reached []function) {
+// reachedFrom returns the functions that a text names, directly or through each other, in their order. The functions
+// that a function in notFollowed names are not brought in by it. A function counts as named if its name is a word of
+// the text, so a local with the name of a function brings it in, too.
+func (l luaText) reachedFrom(text string, notFollowed []string) (reached []function) {
 	called := map[string]bool{}
 	for found := true; found; {
 		found = false
 		for _, f := range l.functions {
 			if !called[f.name] && hasWord(text, f.name) {
 				called[f.name], found = true, true
-				if !slices.Contains(ends, f.name) {
+				if !slices.Contains(notFollowed, f.name) {
 					text += f.text
 				}
 			}

@@ -322,10 +322,12 @@ local function id_range(ids)
 end
 local function free(stream, ids)
   if #ids == 0 then return end
-  local has_xdelex = (redis.REDIS_VERSION_NUM or 0) >= 0x080600
-  if has_xdelex and #ids <= 16 and redis.acl_check_cmd('XDELEX', stream, 'ACKED', 'IDS', '1', '0-0') then
-    redis.call('XDELEX', stream, 'ACKED', 'IDS', #ids, unpack(ids))
-    return
+  if #ids <= 16 and (redis.REDIS_VERSION_NUM or 0) >= 0x080600 then
+    local answered, allowed = pcall(redis.acl_check_cmd, 'XDELEX', stream, 'ACKED', 'IDS', '1', '0-0')
+    if answered and allowed then
+      redis.call('XDELEX', stream, 'ACKED', 'IDS', #ids, unpack(ids))
+      return
+    end
   end
   local groups = groups_of(stream)
   if #groups == 0 or #ids > lookup_limit(groups) then return end

@@ -145,22 +145,25 @@ local function id_range(ids)
 end
 
 -- Frees those of the given entries (in any order) that no group needs. The caller has just taken each entry out of the
--- pending list of a group, so the stream has a group. The groups are read at each call, because they change. More than
--- 16 entries are freed by a trim of all entries that every group has acknowledged, because that costs next to nothing
--- per entry. If another group still needs them, nothing is trimmed yet: the call that acknowledges them for the slowest
--- group trims them. But if an entry that is more than a second older stays pending, nothing can be trimmed for long:
--- then each entry is looked up instead, and the sweep of trim frees the others.
+-- pending list of a group, so the stream has a group. Up to 16 entries are freed by XDELEX, if the server and the user
+-- allow it. Otherwise the groups are read at each call, because they change. More than 16 entries are freed by a trim
+-- of all entries that every group has acknowledged, because that costs next to nothing per entry. If another group
+-- still needs them, nothing is trimmed yet: the call that acknowledges them for the slowest group trims them. But if an
+-- entry that is more than a second older stays pending, nothing can be trimmed for long: then each entry is looked up
+-- instead, and the sweep of trim frees the others.
 local function free(stream, ids)
   if #ids == 0 then return end
-  -- XDELEX looks into all groups by itself, and deletes everything from a stream without groups. Before Redis 8.6 it
-  -- can keep entries for a group that was destroyed. The user may lack the right to it, because older servers refuse a
-  -- rule that names it. Nothing is remembered, because after a failover the next call may run on an older server.
-  -- acl_check_cmd fails if the server has no such command, so the version is compared first. The in-process server has
-  -- no version.
-  local has_xdelex = (redis.REDIS_VERSION_NUM or 0) >= 0x080600
-  if has_xdelex and #ids <= 16 and redis.acl_check_cmd('XDELEX', stream, 'ACKED', 'IDS', '1', '0-0') then
-    redis.call('XDELEX', stream, 'ACKED', 'IDS', #ids, unpack(ids))
-    return
+  -- XDELEX checks all groups itself. On a stream without groups it deletes the given entries, but here the stream has a
+  -- group. Before Redis 8.6 it can keep entries for a group that was destroyed. The in-process server has no version.
+  if #ids <= 16 and (redis.REDIS_VERSION_NUM or 0) >= 0x080600 then
+    -- The user may lack the right, because servers without XDELEX refuse a rule that names it. acl_check_cmd fails if
+    -- an operator has taken the command away by rename-command. Each call asks again, because after a failover it may
+    -- run on an older server.
+    local answered, allowed = pcall(redis.acl_check_cmd, 'XDELEX', stream, 'ACKED', 'IDS', '1', '0-0')
+    if answered and allowed then
+      redis.call('XDELEX', stream, 'ACKED', 'IDS', #ids, unpack(ids))
+      return
+    end
   end
   local groups = groups_of(stream)
   if #groups == 0 or #ids > lookup_limit(groups) then return end

@@ -27,7 +27,9 @@ const (
 	// Cancelling: a worker holds the message. The worker learns of the cancellation with its next extend. The message
 	// ends when the worker releases it.
 	Cancelling CancelVerdict = "cancelling"
-	Cancelled  CancelVerdict = "cancelled" // no delivery of the message is running, and none will start
+	// Cancelled: no delivery of the message is running, and none will start. With several groups this may be wrong if the
+	// retry of a group became ready and failed again during each walk through the schedule.
+	Cancelled CancelVerdict = "cancelled"
 	// NotFound: the message is not scheduled, not ready, not held, and has no retry. This may be wrong if the message
 	// became ready and failed again during each of three walks through the schedule.
 	NotFound CancelVerdict = "not found"
@@ -64,9 +66,10 @@ const maxRounds = 3
 // Redis has no index of entries. So the call walks the streams, in steps of 1,000 entries, up to the last entry that
 // each stream had when its walk began. Then it walks the schedules, like CancelRetries, and then the entries that were
 // added to the streams meanwhile. During these walks a retry may become ready and fail again, so that no walk finds it.
-// So if the call has found new entries, or if a group has read entries meanwhile, it walks the schedules and the new
-// entries again, three times at most: see NotFound. It does not walk again for messages that it has found if the queue,
-// or the call, has only one group, because there the message is in one place.
+// So the call walks the schedules and the new entries again if the last walk has found new entries. It also walks again
+// if a group has read entries meanwhile, and a message was not found or all of several groups are cancelled. It walks
+// the schedules three times at most: see Cancelled and NotFound. If all messages were found, it begins no further walk
+// that would probably not end before the deadline of ctx.
 //
 // With an error, the messages found so far are cancelled and returned; others may still exist. Errors as with Cancel.
 // Also lua.ErrOldBridge while a live bridge would dead-letter a cancelled delivery, unless AllowOldBridges is set.
@@ -130,8 +133,9 @@ func (s *entrySearch) run(ctx context.Context) error {
 	// 3. Cancel entries that were added to the streams since step 1, because messages may have become ready before
 	// step 2 reached them.
 	// 4. Repeat steps 2 and 3 if step 3 found an entry. Before that, groups may have failed this entry, and their retries
-	// may be in the schedule. Also repeat them if a group has read entries meanwhile, and a message may be in a place that
-	// no step has found. A retry may have become ready before step 2 reached it, and have failed before step 3 reached it.
+	// may be in the schedule. Also repeat them if a group has read entries meanwhile, and the steps may have missed a
+	// retry (mayHaveMissed). The retry may have become ready before step 2 reached it, and have failed before step 3
+	// reached it.
 	before, err := s.readPositions(ctx, r)
 	if err != nil {
 		return err
@@ -141,6 +145,7 @@ func (s *entrySearch) run(ctx context.Context) error {
 	}
 	var waiting error
 	for round := 1; ; round++ {
+		began := time.Now()
 		waiting = errors.Join(waiting, s.cancelWaiting(ctx, r, round))
 		if !tookEffect(waiting) {
 			return waiting
@@ -160,7 +165,7 @@ func (s *entrySearch) run(ctx context.Context) error {
 			before = next
 			continue
 		}
-		if !s.mayHaveMissed(next.groups) {
+		if !s.mayHaveMissed(next.groups) || !s.anyNotFound() && lacksTimeFor(ctx, time.Since(began)) {
 			break
 		}
 		now, err := s.readPositions(ctx, r)
@@ -201,18 +206,27 @@ func (s *entrySearch) entriesFound() (n int) {
 	return n
 }
 
-// mayHaveMissed reports whether a retry of a message may have passed all steps: the message was not found so far, or
-// the queue has more groups, and each of them may have a retry of its own beside the place that was found.
+// mayHaveMissed reports whether the steps may have missed a retry: a message was not found so far, or the call cancels
+// for all of several groups. Each group may have a retry of its own.
 func (s *entrySearch) mayHaveMissed(groups int) bool {
-	if s.group == "" && groups > 1 {
-		return true
-	}
+	return s.group == "" && groups > 1 || s.anyNotFound()
+}
+
+// anyNotFound reports whether one of the messages was not found so far.
+func (s *entrySearch) anyNotFound() bool {
 	return slices.ContainsFunc(s.verdicts(), func(c Cancellation) bool { return c.Verdict == NotFound })
 }
 
-// positions are the last entries that the groups of a queue have read.
+// lacksTimeFor reports whether a step that takes a time would probably not end before the deadline of ctx. A caller who
+// knows that its messages were cancelled gains more from this answer than from an error.
+func lacksTimeFor(ctx context.Context, step time.Duration) bool {
+	deadline, ok := ctx.Deadline()
+	return ok && time.Until(deadline) < step
+}
+
+// positions tells how far the groups of a queue have read.
 type positions struct {
-	text   string // each group's last entry in each partition; the same text = no group has read entries in between
+	text   string // each group's last entry in each partition; equal texts of two calls = no group has read between them
 	groups int    // number of groups
 }
 

@@ -247,9 +247,23 @@ func TestCancelRunningFindsARetryThatHops(t *testing.T) {
 	}
 }
 
-// Regression: two groups have a message. One holds it, and the other one waits for its retry. The retry becomes ready
-// behind the first walk through the stream, and fails before the next walk. The call had found the held entry, and
-// ended, and the retry was delivered after the cancellation.
+// A further walk begins only if it can end in time.
+func TestAWalkThatCannotEndInTimeDoesNotBegin(t *testing.T) {
+	t.Parallel()
+	soon, cancel := context.WithTimeout(t.Context(), time.Hour)
+	defer cancel()
+	for _, c := range []struct {
+		ctx  context.Context
+		step time.Duration
+		want bool
+	}{{t.Context(), 1000 * time.Hour, false}, {soon, 2 * time.Hour, true}, {soon, time.Minute, false}} {
+		redistest.Want(t, "a walk of "+c.step.String()+" lacks time", lacksTimeFor(c.ctx, c.step), c.want)
+	}
+}
+
+// Regression: one group held a message, and another group waited for its retry. The retry became ready after the first
+// walk through the stream, and failed before the next walk. The call had found the held entry, so it ended, and the
+// retry was delivered later.
 func TestCancelRunningFindsARetryThatHopsBesideAHeldEntry(t *testing.T) {
 	t.Parallel()
 	r := queuetest.New(t, redistest.Shared(t))
