@@ -247,6 +247,32 @@ func TestCancelRunningFindsARetryThatHops(t *testing.T) {
 	}
 }
 
+// A round that takes more than half of the caller's time is the last one, if the message was found.
+func TestCancelRunningEndsInTime(t *testing.T) {
+	t.Parallel()
+	s := redistest.Shared(t)
+	r := queuetest.New(t, s)
+	r.Groups("g", "h")
+	loadCancelEntries(t, r)
+	r.Ready("m")
+	r.Take("h", "c", 1)
+	slow := s.Client(t)
+	h := &hopper{Client: r.Client, k: r.Keys, after: func(int) {}}
+	h.before = func(walk int) {
+		if walk == 2 {
+			slow.Do(t.Context(), slow.B().Blpop().Key(r.Keys.Stream+":none").Timeout(6).Build()) // s
+			r.Take("g", "c", 1)                                                                  // a group reads meanwhile
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	done, err := newProducer(t, h, r.Prefix).CancelRunning(ctx, r.Queue, "", "m")
+	if err != nil || done[0].Verdict != Cancelling {
+		t.Errorf("%+v, %v", done, err)
+	}
+	redistest.Want(t, "walks through the stream", h.walks, 2)
+}
+
 // A further walk begins only if it can end in time.
 func TestAWalkThatCannotEndInTimeDoesNotBegin(t *testing.T) {
 	t.Parallel()
