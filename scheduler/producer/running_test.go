@@ -256,12 +256,14 @@ func TestCancelRunningEndsInTime(t *testing.T) {
 	loadCancelEntries(t, r)
 	r.Ready("m")
 	r.Take("h", "c", 1)
+	r.Ready("other")
 	slow := s.Client(t)
 	h := &hopper{Client: r.Client, k: r.Keys, after: func(int) {}}
 	h.before = func(walk int) {
 		if walk == 2 {
-			slow.Do(t.Context(), slow.B().Blpop().Key(r.Keys.Stream+":none").Timeout(6).Build()) // s
-			r.Take("g", "c", 1)                                                                  // a group reads meanwhile
+			const seconds = 6
+			slow.Do(t.Context(), slow.B().Blpop().Key(r.Keys.Stream+":none").Timeout(seconds).Build())
+			redistest.Want(t, "entries that a group reads meanwhile", len(r.Take("g", "c", 1)), 1)
 		}
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
