@@ -53,14 +53,15 @@ local function state_of(one, entry)
   return one.pending > 0 and redis.call('XPENDING', stream, one.name, entry, entry, 1)[1] or DONE
 end
 
--- Decides what is done with an entry, and writes nothing. meant_for: the group that the entry is for; '' = every group.
--- The asked groups are those that ARGV[4] names. The fields of the plan:
---   delete: whether the script deletes the entry
---   given_back: the asked groups whose worker gave the entry back by XNACK; nobody works on it for them
---   holders: the other groups in which the entry is pending; the field asked of a holder: whether it is an asked group;
---     only such a holder gets a result in the reply
---   unread: whether the script keeps the entry although an asked group has not read it
---   is_first: whether the entry is for every group; a retry is for one group
+-- Returns a plan for an entry, and writes nothing. ARGV[4] names the groups for which the caller cancels the message:
+-- these are the asked groups. meant_for: the group that the entry is for; '' = every group. The fields of the plan:
+--   delete: true if the script must delete the entry
+--   given_back: the asked groups in which a worker gave the entry back by XNACK; no worker holds it there
+--   holders: all other groups in which the entry is pending. Each holder has the field asked: true if it is an asked
+--     group. The reply has a result only for such a holder.
+--   unread: true if an asked group has not read the entry, and a group that is not asked needs the entry. The script
+--     then keeps the entry.
+--   is_first: true if the entry is a first delivery, which is for every group; false if it is a retry for one group
 local function plan_for(entry, id, meant_for, key)
   local plan = {entry = entry, id = id, key = key, holders = {}, given_back = {}, is_first = meant_for == ''}
   -- Without groups, nobody has read the entry.

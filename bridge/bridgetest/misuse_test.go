@@ -122,6 +122,15 @@ func TestAHandlerMustNotAdvance(t *testing.T) {
 	}).want("Advance is called while another Advance runs: a handler must not call it")
 }
 
+// A kit has ended with its test, here a subtest, and its parent calls Advance.
+func TestAdvanceAfterTheEndFailsTheTest(t *testing.T) {
+	t.Parallel()
+	var k *bridgetest.Kit
+	ended := fail(t, func(t *failing) { k = bridgetest.New(t) })
+	k.Advance(time.Hour)
+	ended.want("Advance is called after the test has ended")
+}
+
 // The handler calls Advance before the test does. When the test ends, the handler's Advance must return before the
 // cleanup ends. It must not call Fatalf, which would end the goroutine of the handler.
 func TestAHandlerInAdvanceDoesNotOutliveTheTest(t *testing.T) {

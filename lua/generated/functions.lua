@@ -618,21 +618,24 @@ local function id_range(ids)
   return first, last
 end
 
--- Frees those of the given entries (in any order) that no group needs. The caller has just taken each entry out of the
--- pending list of a group, so the stream has a group. Up to 16 entries are freed by XDELEX, if the server and the user
--- allow it. Otherwise the groups are read at each call, because they change. More than 16 entries are freed by a trim
--- of all entries that every group has acknowledged, because that costs next to nothing per entry. If another group
--- still needs them, nothing is trimmed yet: the call that acknowledges them for the slowest group trims them. But if an
--- entry that is more than a second older stays pending, nothing can be trimmed for long: then each entry is looked up
--- instead, and the sweep of trim frees the others.
+-- Deletes entries from the stream if no group needs them. ids: the IDs of the entries, in any order. The calling script
+-- has acknowledged each entry for a group, so the stream has a group. The entries are deleted in one of three ways:
+--
+--   XDELEX  for up to 16 entries, if the server is Redis 8.6 or later and the user has the right to XDELEX.
+--   XTRIM   for more than 16 entries. A trim costs next to nothing for each entry. It deletes the entries below a
+--           bound: the oldest entry that a group still needs. If no entry of ids is below the bound, the trim waits for
+--           the call that acknowledges the entries for the slowest group.
+--   XDEL    for the other entries. free asks each group whether it needs them. It also does so for more than 16 entries
+--           if the bound is more than a second older than them, because a trim may then delete nothing for a long time.
 local function free(stream, ids)
   if #ids == 0 then return end
-  -- XDELEX checks all groups itself. On a stream without groups it deletes the given entries, but here the stream has a
-  -- group. Before Redis 8.6 it can keep entries for a group that was destroyed. The in-process server has no version.
+  -- XDELEX checks all groups itself. On a stream without groups it would delete all given entries; this stream has a
+  -- group. Before Redis 8.6, XDELEX may keep an entry because it still counts a destroyed group. The in-process server
+  -- has no version number.
   if #ids <= 16 and (redis.REDIS_VERSION_NUM or 0) >= 0x080600 then
-    -- The user may lack the right, because servers without XDELEX refuse a rule that names it. acl_check_cmd fails if
-    -- an operator has taken the command away by rename-command. Each call asks again, because after a failover it may
-    -- run on an older server.
+    -- The user may lack the right to XDELEX, because older servers refuse a rule that names it. acl_check_cmd raises an
+    -- error if an operator has removed XDELEX by rename-command. Each call of free makes both checks again, because a
+    -- failover may have moved the script to an older server.
     local answered, allowed = pcall(redis.acl_check_cmd, 'XDELEX', stream, 'ACKED', 'IDS', '1', '0-0')
     if answered and allowed then
       redis.call('XDELEX', stream, 'ACKED', 'IDS', #ids, unpack(ids))

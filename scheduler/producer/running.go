@@ -206,8 +206,8 @@ func (s *entrySearch) entriesFound() (n int) {
 	return n
 }
 
-// mayHaveMissed reports whether the steps may have missed a retry: a message was not found so far, or the call cancels
-// for all of several groups. Each group may have a retry of its own.
+// mayHaveMissed reports whether the search may have missed a retry. It may if a message was not found, or if the call
+// cancels for all groups and there are several. Then each group may have its own retry of a message that was found.
 func (s *entrySearch) mayHaveMissed(groups int) bool {
 	return s.group == "" && groups > 1 || s.anyNotFound()
 }
@@ -217,8 +217,8 @@ func (s *entrySearch) anyNotFound() bool {
 	return slices.ContainsFunc(s.verdicts(), func(c Cancellation) bool { return c.Verdict == NotFound })
 }
 
-// lacksTimeFor reports whether a step that takes a time would probably not end before the deadline of ctx. A caller who
-// knows that its messages were cancelled gains more from this answer than from an error.
+// lacksTimeFor reports whether ctx ends before a step of this length would. CancelRunning then returns its verdicts
+// without the step. An error would hide that the messages were cancelled.
 func lacksTimeFor(ctx context.Context, step time.Duration) bool {
 	deadline, ok := ctx.Deadline()
 	return ok && time.Until(deadline) < step
@@ -226,7 +226,7 @@ func lacksTimeFor(ctx context.Context, step time.Duration) bool {
 
 // positions tells how far the groups of a queue have read.
 type positions struct {
-	text   string // each group's last entry in each partition; equal texts of two calls = no group has read between them
+	text   string // the last entry that each group has read in each partition; changes when a group reads
 	groups int    // number of groups
 }
 
