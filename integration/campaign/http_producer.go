@@ -107,7 +107,8 @@ func (t *trial) learn(receipt bridge.Receipt, problem *httpProblem, fresh bool) 
 
 var unanswered = &httpProblem{Type: problemUncertain}
 
-// publish publishes messages until the result of each is known.
+// publish publishes messages until the result of each is known. If a request got no answer, a gateway may still execute
+// it, even after the message was cancelled.
 func (h *httpClient) publish(queue string, messages []bridge.NewMessage, fresh bool) []bridge.Result {
 	all := make([]*trial, len(messages))
 	for i := range messages {
@@ -138,8 +139,13 @@ func (h *httpClient) publish(queue string, messages []bridge.NewMessage, fresh b
 		}
 	}
 	results := make([]bridge.Result, len(all))
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	for i, t := range all {
 		results[i] = t.result
+		if t.uncertain {
+			h.late[t.ID] = true
+		}
 	}
 	return results
 }
@@ -239,9 +245,14 @@ func (h *httpClient) Schedule(_ context.Context, queue string, payload []byte, o
 	return result.Receipt, result.Err
 }
 
-// Cancel cancels a message.
+// Cancel cancels a message. The result is uncertain if a request to publish it may still be executed.
 func (h *httpClient) Cancel(_ context.Context, queue, id string, _ ...bridge.Scope) error {
 	_, err := h.change(http.MethodDelete, queuePath(queue)+"/messages/"+id)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err == nil && h.late[id] {
+		return bridge.ErrUncertain
+	}
 	return err
 }
 
