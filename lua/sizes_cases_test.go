@@ -118,9 +118,10 @@ func (o *ordeal) enqueueFresh() {
 		items[i] = Item{ID: fmt.Sprint("i", i), When: After(time.Hour), Payload: make([]byte, 1+o.size("item")),
 			Meta: `{"h:a":"b"}`}
 	}
-	_, err := EnqueueFresh(b.ctx, o.scale, b.k, Token{Name: "first", Window: time.Minute}, items)
+	var clock ServerClock
+	_, err := EnqueueFresh(b.ctx, o.scale, b.k, Token{Name: "first", Window: time.Minute}, &clock, items)
 	o.must(err)
-	_, err = EnqueueFresh(b.ctx, o.scale, b.k, Token{Name: "second", Done: "first", Window: time.Minute}, items)
+	_, err = EnqueueFresh(b.ctx, o.scale, b.k, Token{Name: "second", Done: "first", Window: time.Minute}, &clock, items)
 	o.must(err)
 }
 

@@ -70,14 +70,16 @@ func scheduling() []scenario {
 				described.Dedup = lua.Fresh
 				fresh := []lua.Item{{ID: headerless, When: hour, Payload: []byte(body(headerless))}, described}
 				earlier := lua.Token{Name: "earlier", Window: time.Minute}
-				_, err := lua.Enqueue(s.ctx, s.c, s.k, earlier, nil, lua.Durability{})
+				var clock lua.ServerClock // the earlier call sets it
+				_, err := lua.EnqueueFresh(s.ctx, s.c, s.k, earlier, &clock, fresh)
 				s.must(err)
+				s.do("DEL", s.k.Due, s.k.Payload, s.k.Meta)
 				for _, one := range fresh {
 					s.owe("a", one.ID, delivered|gone, delivered)
 				}
 				return func(c rueidis.Client) error {
 					token := lua.Token{Name: "t", Done: "earlier", Window: time.Minute}
-					_, err := lua.EnqueueFresh(s.ctx, c, s.k, token, fresh)
+					_, err := lua.EnqueueFresh(s.ctx, c, s.k, token, &clock, fresh)
 					return err
 				}
 			}},
@@ -87,7 +89,7 @@ func scheduling() []scenario {
 			first.Dedup = lua.Fresh
 			fresh := []lua.Item{first, {ID: headerless, When: hour, Payload: []byte(body(headerless))}}
 			call := func(c rueidis.Client) error {
-				_, err := lua.EnqueueFresh(s.ctx, c, s.k, lua.Token{Name: "t", Window: time.Minute}, fresh)
+				_, err := lua.EnqueueFresh(s.ctx, c, s.k, lua.Token{Name: "t", Window: time.Minute}, new(lua.ServerClock), fresh)
 				return err
 			}
 			s.must(call(s.c))
