@@ -118,7 +118,7 @@ func TestServerClock(t *testing.T) {
 		estimate, err := strconv.ParseInt(clock.now(), 10, 64)
 		least, most := server.Add(later).UnixMilli(), server.Add(later+time.Since(at)).UnixMilli()
 		if err != nil || estimate < least || estimate > most {
-			t.Errorf("%s after the reply, the estimate is %d, and belongs between %d and %d; %v", later, estimate, least, most, err)
+			t.Errorf("%s after the reply, the estimate is %d, not %d to %d; %v", later, estimate, least, most, err)
 		}
 	}
 }

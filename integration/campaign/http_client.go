@@ -48,7 +48,8 @@ type httpClient struct {
 
 func newHTTPClient(p part) *httpClient {
 	return &httpClient{gateways: p.Gateways, secret: p.Secret, failed: make([]time.Time, len(p.Gateways)),
-		late: map[string]bool{}, client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 50, IdleConnTimeout: 10 * time.Second}}}
+		late:   map[string]bool{},
+		client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 50, IdleConnTimeout: 10 * time.Second}}}
 }
 
 // pick returns the index of the next gateway. It skips gateways that failed less than shunned ago, unless all did.

@@ -295,8 +295,8 @@ func (c *tellsTimes) DoMulti(ctx context.Context, cmds ...rueidis.Completed) []r
 	return replies
 }
 
-// A commit tells the script when it wrote the payloads, if an earlier commit has learnt the server's time. A repeat does
-// not: an earlier try may have written the payloads that are there.
+// A commit tells the script when it wrote the payloads, if an earlier commit has learnt the server's time. A repeat
+// does not: an earlier try may have written the payloads that are there.
 func TestARepeatDoesNotTellWhenThePayloadsWereWritten(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
