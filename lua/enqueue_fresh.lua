@@ -56,7 +56,8 @@ end
 
 -- The script schedules nothing if a payload or meta is missing. One HSET wrote all payloads, and another one all metas.
 -- So if the first payload is there, all payloads were written. A sweep for orphans may have deleted some of them since
--- then, but it waits for a minute. So for 10 s after the two HSETs, the script looks only for the first payload and meta.
+-- then, but it waits for a minute. So for 10 s after the two HSETs, the script looks only for the first payload and the
+-- first meta.
 local age = written_ms and now - written_ms
 local just_written = age and age >= 0 and age < 10000
 local written = true
