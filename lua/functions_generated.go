@@ -2,7 +2,7 @@
 
 package lua
 
-const functionsSource = "bf2c8c131f0e"
+const functionsSource = "a6ba4b1062fc"
 
 func functionList() []Function {
 	return []Function{

@@ -183,6 +183,19 @@ func TestGivenBackEntriesAndCancellations(t *testing.T) {
 	})
 }
 
+// A worker may send XNACK with SILENT again after lost replies, so the counter of a cancelled delivery falls below its
+// mark. Regression: the message became a dead letter after 1,000,000,000,000 attempts.
+func TestCancelledEntryThatWasGivenBackThreeTimes(t *testing.T) {
+	onBoth(t, func(b *testQueue, reclaim func(string) Reclaimed) {
+		e := b.deliver([]string{"g"}, "m")[0].EntryID
+		b.cancelRunning("g", "m")
+		b.giveBack("g", nackSilent, e)
+		b.do("XCLAIM", b.k.Stream, "g", "", "0", e, "TIME", "0", "RETRYCOUNT", strconv.Itoa(CancelledMark-2), "JUSTID")
+		redistest.Want(b, "reclaimed", reclaim("g"), Reclaimed{Cancelled: 1})
+		b.wantState("due=0 payload=0 meta=0 stream=0 dead=0 g=0", "g")
+	})
+}
+
 // An entry that nobody holds and no group needs is deleted when its message is cancelled, and its key is passed on.
 func TestCancelDeletesAnEntryThatNobodyHolds(t *testing.T) {
 	onBoth(t, func(b *testQueue, reclaim func(string) Reclaimed) {
@@ -328,6 +341,7 @@ func TestDeliveries(t *testing.T) {
 		cancelled bool
 	}{
 		0: {0, false}, 1: {1, false}, CancelledMark: {0, true}, CancelledMark + 2: {2, true},
+		CancelledMark - 1: {0, true},
 		math.MaxInt64: {math.MaxInt64, false}, math.MaxInt64 - 1: {math.MaxInt64, false},
 		math.MinInt64: {math.MaxInt64, false},
 	} {

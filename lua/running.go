@@ -14,6 +14,10 @@ import (
 // cancelled while a consumer holds it. TestCancelMarkMatchesTheScripts compares it with the scripts.
 const CancelledMark = 1_000_000_000_000
 
+// leastCancelled is the smallest delivery counter of a cancelled delivery. It is below CancelledMark, because XNACK with
+// SILENT subtracts one each time that it is sent, and a worker may repeat it after a lost reply.
+const leastCancelled = CancelledMark / 2
+
 // fatalFrom is the smallest delivery counter that says that a worker gave the message up by XNACK with FATAL. The
 // command sets the counter to 2^63 - 1. A claim adds one, and on some servers the counter is then negative.
 const fatalFrom = 9_000_000_000_000_000_000
@@ -24,8 +28,8 @@ func Deliveries(counter int64) (n int64, cancelled bool) {
 	switch {
 	case counter >= fatalFrom || counter < 0:
 		return math.MaxInt64, false
-	case counter >= CancelledMark:
-		return counter - CancelledMark, true
+	case counter >= leastCancelled:
+		return max(0, counter-CancelledMark), true
 	}
 	return counter, false
 }

@@ -183,7 +183,7 @@ local function is_fatal(counter)
   return counter >= FATAL_FROM or counter < 0
 end
 local function is_cancelled(counter)
-  return counter >= CANCELLED_FROM and not is_fatal(counter)
+  return counter >= CANCELLED_FROM / 2 and not is_fatal(counter)
 end
 local function main()
 local stream, dead, group, consumer = KEYS[1], KEYS[2], ARGV[1], ARGV[2]

@@ -794,7 +794,7 @@ local function is_fatal(counter)
   return counter >= FATAL_FROM or counter < 0
 end
 local function is_cancelled(counter)
-  return counter >= CANCELLED_FROM and not is_fatal(counter)
+  return counter >= CANCELLED_FROM / 2 and not is_fatal(counter)
 end
 local function is_given_back(one)
   return (one[2] or '') == '' and (one[3] < 0 or one[3] >= 1e12)

@@ -749,7 +749,7 @@ local function is_fatal(counter)
   return counter >= FATAL_FROM or counter < 0
 end
 local function is_cancelled(counter)
-  return counter >= CANCELLED_FROM and not is_fatal(counter)
+  return counter >= CANCELLED_FROM / 2 and not is_fatal(counter)
 end
 local function cancelled_among(pending, entry)
   for _, one in ipairs(pending) do

@@ -21,7 +21,7 @@ local function is_fatal(counter)
   return counter >= FATAL_FROM or counter < 0
 end
 local function is_cancelled(counter)
-  return counter >= CANCELLED_FROM and not is_fatal(counter)
+  return counter >= CANCELLED_FROM / 2 and not is_fatal(counter)
 end
 local function pending_of(stream, group, entry)
   local pending = redis.pcall('XPENDING', stream, group, entry, entry, 1)
