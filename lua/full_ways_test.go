@@ -119,6 +119,23 @@ func fullWays() []fullWay {
 				MaxBytes: 1000})
 			return err
 		}},
+		{reclaimScript, "entries that a worker gave back", func(b *testQueue) {
+			for i, e := range b.deliver([]string{"g"}, "1", "2", "3") {
+				b.giveBack("g", []string{nackSilent, nackFail, nackFatal}[i], e.EntryID)
+			}
+		}, func(b *testQueue) error {
+			done, err := Reclaim(b.ctx, b.c, b.k, ReclaimArgs{Group: "g", Attempts: policy, MinIdle: time.Hour, Limit: 10,
+				MaxBytes: 1000})
+			redistest.Want(b, "reclaimed", done, Reclaimed{Retried: 2, Dead: 1})
+			return err
+		}},
+		{cancelEntriesScript, "an entry that a worker gave back", func(b *testQueue) {
+			b.giveBack("g", nackFail, b.deliver([]string{"g", "other"}, "1")[0].EntryID)
+		}, func(b *testQueue) error {
+			_, _, err := CancelEntries(b.ctx, b.c, b.k, EntryWalk{Limit: 10}, []string{"1"}, Durability{})
+			redistest.Want(b, "pending", b.pending("g"), 0)
+			return err
+		}},
 		{cancelRetriesScript, "a keyed message", failed, func(b *testQueue) error {
 			_, _, err := CancelRetries(b.ctx, b.c, b.k, Walk{Limit: 100}, []string{"a1"})
 			return err

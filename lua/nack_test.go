@@ -342,7 +342,7 @@ func TestDeliveries(t *testing.T) {
 	}{
 		0: {0, false}, 1: {1, false}, CancelledMark: {0, true}, CancelledMark + 2: {2, true},
 		CancelledMark - 1: {0, true},
-		math.MaxInt64: {math.MaxInt64, false}, math.MaxInt64 - 1: {math.MaxInt64, false},
+		math.MaxInt64:     {math.MaxInt64, false}, math.MaxInt64 - 1: {math.MaxInt64, false},
 		math.MinInt64: {math.MaxInt64, false},
 	} {
 		if n, cancelled := Deliveries(counter); n != want.n || cancelled != want.cancelled {

@@ -89,6 +89,43 @@ func TestAFewEntriesAreFreedByXDELEX(t *testing.T) {
 	redistest.Want(t, "rows of ACL LOG", len(redistest.Must(b.try("ACL", "LOG").ToArray())), 0)
 }
 
+// onVersion begins a script. The script then runs as on a server of this version whose user has every right. A call of
+// XDELEX ends the script with an error.
+const onVersion = `
+local server = redis
+local redis = setmetatable({
+  REDIS_VERSION_NUM = %#x,
+  acl_check_cmd = function() return true end,
+  call = function(command, ...)
+    if command == 'XDELEX' then error('called XDELEX') end
+    return server.call(command, ...)
+  end,
+}, {__index = server})
+`
+
+// Redis has XDELEX since 8.2. Before 8.6 it counts a group that was destroyed, and may then keep an entry that nobody
+// needs. So scripts use it from 8.6 on.
+func TestScriptsUseXDELEXFromRedis86On(t *testing.T) {
+	onServers(t, func(b *testQueue) {
+		for version, uses := range map[int]bool{0x080000: false, 0x080203: false, 0x0805ff: false, 0x080600: true,
+			0x080800: true} {
+			b := b.queue(fmt.Sprintf("v%x", version))
+			e := b.deliver([]string{"g"}, "m")[0]
+			script := rueidis.NewLuaScript(fmt.Sprintf(onVersion, version) + Source("ack"))
+			k := b.k
+			err := script.Exec(b.ctx, b.c, []string{k.Stream, k.Due, k.Wake, k.Turns, k.Policy, k.History},
+				[]string{"g", e.EntryID, "m", ""}).Error()
+			used := err != nil && strings.Contains(err.Error(), "called XDELEX")
+			if used != uses || err != nil && !uses {
+				b.Errorf("version %#x: used XDELEX: %t (%v), want %t", version, used, err, uses)
+			}
+			if left := b.count("XLEN", k.Stream); !uses && left != 0 {
+				b.Errorf("version %#x: %d entries left", version, left)
+			}
+		}
+	})
+}
+
 // An operator may take a command away from a server. Then scripts read the groups.
 func TestEntriesAreFreedWhereXDELEXWasTakenAway(t *testing.T) {
 	t.Parallel()
