@@ -1,6 +1,8 @@
 package assemble
 
 import (
+	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -19,15 +21,30 @@ var rareFunctions = []string{
 // deferring returns a declaration of the rare function f. When f is first called, it declares the constants and
 // functions that no other function of the script needs. Then f replaces itself: the inner declaration assigns to the
 // outer local. constants and library hold the constants and functions that the script does not declare anyway. Two rare
-// functions may both declare the same function, which is harmless, because functions of lua/lib keep no state.
-func deferring(f function, constants, library luaText) string {
+// functions may both declare the same constant or function. They would then not share what changes in it, so deferring
+// refuses a constant that changes.
+func deferring(f function, constants, library luaText) (string, error) {
 	own := textOf(library.reachedFrom(f.text, nil))
-	own = textOf(constants.reachedFrom(own+f.text, nil)) + own
+	ownConstants := constants.reachedFrom(own+f.text, nil)
+	for _, one := range ownConstants {
+		if changes(own+f.text, one.name) {
+			return "", fmt.Errorf("%s is a rare function, and changes %s, which is declared outside of it", f.name, one.name)
+		}
+	}
+	own = textOf(ownConstants) + own
 	if own == "" {
-		return f.text
+		return f.text, nil
 	}
 	return "local function " + f.name + "(...)\n" + own + strings.TrimPrefix(f.text, "local ") +
-		"return " + f.name + "(...)\nend\n"
+		"return " + f.name + "(...)\nend\n", nil
+}
+
+// changes reports whether a text assigns to the local name or to an element of it, or gives it to a function that
+// changes its first argument. It does not follow a table under another name.
+func changes(text, name string) bool {
+	assigned := `(?m)(?:^|[^\w.:])` + name + ` *(?:\[[^=\n]*\]|\.\w+)* *(?:,[\w .,\[\]]*)?=[^=]`
+	given := `\b(?:table\.insert|table\.remove|table\.sort|add_pair|extend_values)\(` + name + `\b`
+	return regexp.MustCompile(assigned + "|" + given).MatchString(text)
 }
 
 // withoutRare returns the functions that are not rare.

@@ -1,6 +1,7 @@
 package assemble
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -51,6 +52,32 @@ local function main()
 `
 	if !strings.HasPrefix(text, want) {
 		t.Errorf("the script begins with\n%s\nwant\n%s", text, want)
+	}
+}
+
+// Two rare functions would each have a local of their own, so a local that they need must not change. A local that
+// another function needs, too, is declared once, so it may change.
+func TestRareFunctionMayNotChangeALocalOfTheLibrary(t *testing.T) {
+	t.Parallel()
+	const rare = "local STATE = {}\nlocal function bounds(n)\n  %s\nend\nlocal function other()\n  return STATE\nend\n"
+	for _, c := range []struct {
+		body, script string
+		refused      bool
+	}{
+		{"return STATE[n] == STATE.n and #STATE <= n and {n = STATE}", "bounds(1)\n", false},
+		{"STATE = n", "bounds(1)\n", true},
+		{"n, STATE = 1, 2", "bounds(1)\n", true},
+		{"STATE, n = 1, 2", "bounds(1)\n", true},
+		{"STATE[n] = true", "bounds(1)\n", true},
+		{"STATE.n = true", "bounds(1)\n", true},
+		{"table.insert(STATE, n)", "bounds(1)\n", true},
+		{"add_pair(STATE, n, n)", "bounds(1)\n", true},
+		{"STATE = n", "bounds(other())\n", false},
+	} {
+		_, err := one(t, "-- KEYS[1] due (zset)\n", c.script, fmt.Sprintf(rare, c.body)).Script("one")
+		if refused := err != nil && strings.Contains(err.Error(), "changes STATE"); refused != c.refused {
+			t.Errorf("%s, in a script with %s: %v, want it refused: %t", c.body, strings.TrimSpace(c.script), err, c.refused)
+		}
 	}
 }
 

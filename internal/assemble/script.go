@@ -36,7 +36,9 @@ func (s *Sources) Script(name string) (string, error) {
 	constants = constants.withoutAll(common)
 	for i, f := range functions {
 		if slices.Contains(rareFunctions, f.name) {
-			functions[i].text = deferring(f, constants, library)
+			if functions[i].text, err = deferring(f, constants, library); err != nil {
+				return "", fmt.Errorf("lua/%s: %w", file.path, err)
+			}
 		}
 	}
 	return textOf(common) + others + textOf(functions) + script, nil
