@@ -1,6 +1,7 @@
 package lua
 
 import (
+	"fmt"
 	"math"
 	"strconv"
 	"strings"
@@ -331,6 +332,23 @@ func TestGivenBackEntryIsNotNotedAsHeld(t *testing.T) {
 		if !strings.Contains(notes, es[15].EntryID) || strings.Contains(notes, es[14].EntryID) {
 			b.Errorf("notes %q, want only entry %s", notes, es[15].EntryID)
 		}
+	})
+}
+
+// A search finds an entry that was given back as pending, although its counter may be 0. Regression: it was found as an
+// entry that its group had not read.
+func TestSearchFindsAGivenBackEntryAsPending(t *testing.T) {
+	everywhere(t, func(b *testQueue) {
+		for i, e := range b.deliver([]string{"g"}, "silent", "fail") {
+			b.giveBack("g", []string{nackSilent, nackFail}[i], e.EntryID)
+		}
+		_, found, err := SearchEntries(b.ctx, b.c, b.k.Stream, SearchFilter{States: []string{"ready", "pending"}},
+			StreamSearch{Limit: 10})
+		got := ""
+		for _, one := range found {
+			got += fmt.Sprint(one.Unread, one.Held)
+		}
+		redistest.Want(b, "found", fmt.Sprint(got, err), "[] [{g  0s 0 false}][] [{g  0s 1 false}]<nil>")
 	})
 }
 

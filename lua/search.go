@@ -186,7 +186,8 @@ type FoundStored struct {
 	Held   []HeldBy     // the groups that hold the entry
 }
 
-// HeldBy says which consumer of a group holds an entry.
+// HeldBy says which consumer of a group holds an entry. If a worker gave the entry back by XNACK, Consumer is empty and
+// Idle is 0.
 type HeldBy struct {
 	Group, Consumer string
 	Idle            time.Duration
@@ -261,7 +262,11 @@ func (r *searchReply) stored() FoundStored {
 	for n := r.number(); n > 0 && r.err == nil; n-- {
 		held := HeldBy{Group: r.text(), Consumer: r.text(), Idle: time.Duration(r.number()) * time.Millisecond}
 		held.Deliveries, held.Cancelled = Deliveries(r.number())
-		if held.Consumer == "" && held.Deliveries == 0 {
+		isGivenBack := GivenBack(held.Consumer, held.Idle)
+		if isGivenBack {
+			held.Idle = 0
+		}
+		if held.Consumer == "" && held.Deliveries == 0 && !isGivenBack {
 			one.Unread = append(one.Unread, held.Group)
 		} else {
 			one.Held = append(one.Held, held)

@@ -1,6 +1,7 @@
 package lua
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -141,8 +142,8 @@ func TestEntriesAreFreedWhereXDELEXWasTakenAway(t *testing.T) {
 }
 
 // The same random commands on two queues leave the same entries and the same pending lists, whether XDELEX or XDEL
-// frees the entries. The commands create, destroy and reset groups, delete entries, and restore dumps. After a restart
-// the server has the same entries again.
+// frees the entries. The commands create, destroy and reset groups, delete entries, give them back, reclaim them, and
+// restore dumps. After a restart the server has the same entries again.
 func TestXDELEXFreesTheSameEntriesAsXDEL(t *testing.T) {
 	t.Parallel()
 	b, ok := onServerWithXDELEX(t)
@@ -153,7 +154,7 @@ func TestXDELEXFreesTheSameEntriesAsXDEL(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 0))
-	added, left, states := 0, 0, map[int]string{}
+	added, left, reclaimed, states := 0, 0, 0, map[int]string{}
 	for round := range 25 {
 		queues := []*testQueue{b.queue(fmt.Sprint("new", round)), guest.queue(fmt.Sprint("old", round))}
 		commands, n := []string{}, 0
@@ -168,7 +169,7 @@ func TestXDELEXFreesTheSameEntriesAsXDEL(t *testing.T) {
 		group := func() string { return fmt.Sprint("g", r.IntN(3)) }
 		onStream("XGROUP CREATE", "g0", "0", "MKSTREAM")
 		for range 50 {
-			switch r.IntN(10) {
+			switch r.IntN(12) {
 			case 0, 1:
 				n++
 				onStream("XADD", fmt.Sprint(n, "-1"), "id", fmt.Sprint("m", n))
@@ -206,7 +207,32 @@ func TestXDELEXFreesTheSameEntriesAsXDEL(t *testing.T) {
 				case 3:
 					onStream("XDEL", someID())
 				}
-			case 9:
+			case 9, 10:
+				for i := range 3 {
+					g, mode := fmt.Sprint("g", i), []string{nackSilent, nackFail, nackFatal}[r.IntN(3)]
+					_, list, _ := strings.Cut(queues[0].contents(g), "|")
+					for _, id := range strings.Fields(list) {
+						if r.IntN(2) == 0 {
+							commands = append(commands, "give back "+g+" "+mode+" "+id)
+							queues[0].giveBack(g, mode, id)
+							queues[1].giveBack(g, mode, id)
+						}
+					}
+				}
+				if r.IntN(2) == 0 {
+					continue
+				}
+				commands = append(commands, "reclaim")
+				for i := range 6 {
+					q := queues[i%2]
+					done, err := Reclaim(q.ctx, q.c, q.k, ReclaimArgs{Group: fmt.Sprint("g", i/2), Attempts: policy,
+						MinIdle: time.Hour, Limit: 100, MaxBytes: 1 << 20})
+					if err != nil && !errors.Is(err, ErrNoGroup) {
+						t.Fatal(err)
+					}
+					reclaimed += done.Moved()
+				}
+			case 11:
 				commands = append(commands, "load")
 				for _, q := range queues {
 					if dump := q.text("DUMP", q.k.Stream); dump != "" {
@@ -223,9 +249,9 @@ func TestXDELEXFreesTheSameEntriesAsXDEL(t *testing.T) {
 		added, left = added+n, left+queues[0].count("XLEN", queues[0].k.Stream)
 	}
 	calls := b.s.Calls(t)
-	if added-left < 20 || calls["xdelex"] < 20 || calls["xinfo|groups"] < 20 {
-		t.Errorf("%d entries were freed, XDELEX ran %d times, XINFO GROUPS %d times: want at least 20 of each",
-			added-left, calls["xdelex"], calls["xinfo|groups"])
+	if added-left < 20 || calls["xdelex"] < 20 || calls["xinfo|groups"] < 20 || reclaimed < 10 {
+		t.Errorf("%d entries were freed, XDELEX ran %d times, XINFO GROUPS %d times, %d entries were reclaimed: "+
+			"want at least 20, 20, 20 and 10", added-left, calls["xdelex"], calls["xinfo|groups"], reclaimed)
 	}
 
 	b.s.Stop()

@@ -15,9 +15,10 @@ import (
 type Pending struct {
 	ID         EntryID
 	Consumer   string
-	Idle       time.Duration // since it was delivered or extended
+	Idle       time.Duration // since it was delivered or extended; 0 if it was given back
 	Deliveries int64
 	Cancelled  bool // its message was cancelled, and the consumer learns of the cancellation
+	GivenBack  bool // its worker gave it back by XNACK: no consumer holds it, until a bridge takes it
 }
 
 // PendingRange selects pending entries, from the oldest on. Zero fields do not restrict, except Count.
@@ -85,6 +86,10 @@ func WalkPending(ctx context.Context, c rueidis.Client, stream, group string, r 
 func readPendingRow(r *row) Pending {
 	// A cancellation adds a large mark to the delivery counter.
 	n, cancelled := lua.Deliveries(r.number("deliveries"))
-	return Pending{ID: r.entryID("id"), Consumer: r.text("consumer"), Idle: time.Duration(r.number("idle")) * time.Millisecond,
-		Deliveries: n, Cancelled: cancelled}
+	p := Pending{ID: r.entryID("id"), Consumer: r.text("consumer"), Deliveries: n, Cancelled: cancelled,
+		Idle: time.Duration(r.number("idle")) * time.Millisecond}
+	if p.GivenBack = lua.GivenBack(p.Consumer, p.Idle); p.GivenBack {
+		p.Idle = 0
+	}
+	return p
 }

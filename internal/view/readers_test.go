@@ -76,5 +76,8 @@ func TestReadersOfStreams(t *testing.T) {
 				t.Errorf("%+v: %s %v, want %s", one.of, got, err, one.want)
 			}
 		}
+		do("XCLAIM", key, "g", "", "0", "1-7", "TIME", "0", "RETRYCOUNT", "0", "JUSTID") // as XNACK with SILENT does
+		list, err := ReadPending(t.Context(), c, key, "g", PendingRange{Count: 1})
+		redistest.Want(t, "given back", fmt.Sprint(list[0].Consumer, list[0].Idle, list[0].GivenBack, err), "0s true <nil>")
 	})
 }

@@ -292,7 +292,8 @@ func (l *locator) addPending(ctx context.Context, e lua.Entry, group string) err
 	place.Group, place.Consumer, place.Idle = group, p.Consumer, view.Millis(p.Idle)
 	place.HeldSince = p.Since(notes, now)
 	place.Held = view.Millis(max(0, now.Sub(place.HeldSince)))
-	l.add(ctx, Sighting{Place: place, For: e.For, Deliveries: p.Deliveries, Cancelled: p.Cancelled})
+	l.add(ctx, Sighting{Place: place, For: e.For, Deliveries: p.Deliveries, Cancelled: p.Cancelled,
+		GivenBack: p.GivenBack})
 	return nil
 }
 

@@ -182,6 +182,13 @@ func (r *reasons) whyWaiting(ctx context.Context, p Sighting, front string) stri
 }
 
 func (r *reasons) whyHeld(ctx context.Context, p Sighting) string {
+	if p.GivenBack {
+		text := fmt.Sprintf("its worker of group %s gave it back by XNACK (attempt %s): ", quoted(p.Group), r.attempt(ctx, p))
+		if r.noBridge() {
+			return text + "no bridge is alive: nobody takes it from there"
+		}
+		return text + "a bridge is about to take it"
+	}
 	idle := time.Duration(p.Idle)
 	text := fmt.Sprintf("held by consumer %s of group %s since %s (attempt %s)",
 		quoted(p.Consumer), quoted(p.Group), formatTime(p.HeldSince), r.attempt(ctx, p))

@@ -111,6 +111,21 @@ func TestFindSaysWhyAReadyOrHeldMessageIsNotDone(t *testing.T) {
 }
 
 // For an abandoned entry Find must say who held it and what keeps it there, and for a dead letter why the message died.
+// No consumer holds a message that its worker gave back by XNACK.
+func TestFindSaysThatAMessageWasGivenBack(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.Groups("g")
+	r.Ready("a")
+	e := r.Take("g", "me", 1)[0]
+	r.Do("XCLAIM", r.Keys.Stream, "g", "", "0", e, "TIME", "0", "JUSTID") // as XNACK with FAIL does
+	const givenBack = `its worker of group g gave it back by XNACK \(attempt 1 of \d+\): `
+	r.BridgeLives(true)
+	r.wantWhy("a", givenBack+"a bridge is about to take it")
+	r.BridgeLives(false)
+	r.wantWhy("a", givenBack+"no bridge is alive: nobody takes it from there")
+}
+
 // There must be a text for each reason.
 func TestFindSaysWhyWhatIsAbandonedOrDeadIsNotDelivered(t *testing.T) {
 	t.Parallel()
