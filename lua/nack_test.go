@@ -368,3 +368,77 @@ func TestDeliveries(t *testing.T) {
 		}
 	}
 }
+
+// The history tells how a delivery ended that a worker gave back. No consumer held it by then.
+func TestHistoryOfGivenBackEntries(t *testing.T) {
+	onBoth(t, func(b *testQueue, reclaim func(string) Reclaimed) {
+		b.set("history", "100")
+		es := b.deliver([]string{"g"}, "silent", "fail", "fatal", "cancelled")
+		for i, mode := range []string{nackSilent, nackFail, nackFatal, nackSilent} {
+			b.giveBack("g", mode, es[i].EntryID)
+		}
+		b.cancelRunning("", "cancelled")
+		redistest.Want(b, "reclaimed", reclaim("g"), Reclaimed{Retried: 2, Dead: 1})
+		var ends []string
+		for _, e := range b.raw(b.k.History) {
+			for _, told := range ParseTold(e.ID, e.FieldValues) {
+				if told.Event != "scheduled" && told.Event != "ready" {
+					ends = append(ends, strings.TrimSpace(fmt.Sprint(told.Event, " ", told.ID, " ", told.Reason, told.Consumer)))
+				}
+			}
+		}
+		wantList(b, "ends", ends, "cancelled cancelled", "released silent", "retried fail", "dead fatal xnack_fatal")
+	})
+}
+
+// The next attempt, or the dead letter, gets the progress that an attempt stored before it gave the message back.
+func TestProgressOfGivenBackEntries(t *testing.T) {
+	onBoth(t, func(b *testQueue, reclaim func(string) Reclaimed) {
+		e := b.deliver([]string{"g"}, "m")[0]
+		for _, mode := range []string{nackSilent, nackFail} {
+			redistest.Want(b, "saved", b.saveProgress("g", e, mode), StillHeld)
+			b.giveBack("g", mode, e.EntryID)
+			redistest.Want(b, "reclaimed", reclaim("g"), Reclaimed{Retried: 1})
+			var got string
+			e, got = b.nextAttempt("g")
+			redistest.Want(b, "progress", got, mode)
+		}
+		redistest.Want(b, "saved", b.saveProgress("g", e, "last"), StillHeld)
+		b.giveBack("g", nackFatal, e.EntryID)
+		redistest.Want(b, "reclaimed", reclaim("g"), Reclaimed{Dead: 1})
+		redistest.Want(b, "progress of the letter", b.letters()[0].Extra[FieldProgress], "last")
+	})
+}
+
+// A message that was given back after its expiry becomes a dead letter when it is due again, whatever its delay is.
+func TestGivenBackEntriesExpire(t *testing.T) {
+	onBoth(t, func(b *testQueue, reclaim func(string) Reclaimed) {
+		b.groups("g")
+		for _, id := range []string{"silent", "fail"} {
+			b.do("XADD", b.k.Stream, "*", "id", id, "payload", "p", "attempt", "1", "expires_ms", "1000000000000")
+		}
+		for i, e := range b.read("g", "c1", 2) {
+			b.giveBack("g", []string{nackSilent, nackFail}[i], e.EntryID)
+		}
+		redistest.Want(b, "reclaimed", reclaim("g"), Reclaimed{Retried: 2})
+		b.makeDue()
+		b.drain(10)
+		for _, letter := range b.letters() {
+			redistest.Want(b, letter.ID, letter.Reason+" "+letter.Group, ReasonExpired+" g")
+		}
+		b.wantState("due=0 payload=0 meta=0 stream=0 dead=2 g=0", "g")
+	})
+}
+
+// A letter of a message that was given up is redriven like any other: it begins at attempt 1.
+func TestLetterOfAGivenUpMessageIsRedriven(t *testing.T) {
+	onBoth(t, func(b *testQueue, reclaim func(string) Reclaimed) {
+		b.giveBack("g", nackFatal, b.deliver([]string{"g"}, "m")[0].EntryID)
+		redistest.Want(b, "reclaimed", reclaim("g"), Reclaimed{Dead: 1})
+		b.redrive(Redrive{Letter: b.letters()[0].EntryID, When: After(0)})
+		b.drain(10)
+		e := b.read("g", "c1", 1)[0]
+		redistest.Want(b, "attempt", e.Attempt, 1)
+		redistest.Want(b, "error", e.Error, "")
+	})
+}
