@@ -127,6 +127,21 @@ func TestScriptsUseXDELEXFromRedis86On(t *testing.T) {
 	})
 }
 
+// A full server still frees entries by XDELEX.
+func TestXDELEXFreesEntriesOnAFullServer(t *testing.T) {
+	t.Parallel()
+	b, ok := onServerWithXDELEX(t)
+	if !ok {
+		return
+	}
+	held := b.deliver([]string{"g"}, "acked", "failed")
+	b.do("CONFIG", "SET", "maxmemory", "1")
+	redistest.Want(t, "acknowledged", b.ack("g", heldBy(held[:1])...)[0], true)
+	redistest.Want(t, "outcome", b.fail("g", held[1].EntryID, ActionRetry, ReasonMaxAttempts, "no"), Retried)
+	redistest.Want(t, "entries left", b.count("XLEN", b.k.Stream), 0)
+	redistest.Want(t, "calls of XDELEX", b.s.Calls(t)["xdelex"], 2)
+}
+
 // An operator may take a command away from a server. Then scripts read the groups.
 func TestEntriesAreFreedWhereXDELEXWasTakenAway(t *testing.T) {
 	t.Parallel()

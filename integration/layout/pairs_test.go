@@ -61,8 +61,8 @@ func TestEachPairOfFeaturesIsDecided(t *testing.T) {
 	}
 }
 
-// Each feature of the Go SDK is decided with each other feature, once, on a page of its own. A row there may be about
-// several features.
+// Each feature of the Go SDK is decided with each other feature, once, on a page of its own. So is each command of newer
+// servers, on the next page. A row there may be about several features.
 func TestEachPairOfTheSDKIsDecided(t *testing.T) {
 	t.Parallel()
 	short := map[string]string{}
@@ -82,19 +82,29 @@ func TestEachPairOfTheSDKIsDecided(t *testing.T) {
 			}
 		}
 	}
-	text, err := os.ReadFile("../../docs/design/pairs-sdk.md")
+	known := testNames(t)
+	for _, page := range []string{"pairs-sdk.md", "pairs-commands.md"} {
+		others = append(others, checkPage(t, page, others, known, short)...)
+	}
+}
+
+// checkPage checks that a page decides each of its features with each other one of the page and of the pages before it,
+// whose features are others. It returns the features of the page.
+func checkPage(t *testing.T, page string, others []string, known map[string]bool, short map[string]string) []string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("../../docs/design", page))
 	if err != nil {
 		t.Fatal(err)
 	}
 	sections := strings.Split(string(text), "\n## ")[1:]
+	var own []string
 	for _, section := range sections {
 		feature, _, _ := strings.Cut(section, "\n")
-		others = append(others, feature)
+		own = append(own, feature)
 	}
-	known := testNames(t)
 	for i, section := range sections {
 		feature, table, _ := strings.Cut(section, "\n")
-		want := slices.Concat(others[:len(others)-len(sections)], others[len(others)-len(sections)+i+1:])
+		want := slices.Concat(others, own[i+1:])
 		var got []string
 		for line := range strings.Lines(table) {
 			cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), "|")
@@ -113,6 +123,7 @@ func TestEachPairOfTheSDKIsDecided(t *testing.T) {
 			t.Errorf("%s is decided with\n%q, want\n%q", feature, got, want)
 		}
 	}
+	return own
 }
 
 var testFunction = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)\w+)\(`)
