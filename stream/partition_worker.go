@@ -35,7 +35,6 @@ type partitionWorker struct {
 
 	// Settlements: see settleLoop.
 	unsettled     unsettled
-	lastSettled   time.Time    // beginning of the last call; used by settleLoop only
 	settleFailing atomic.Bool  // a call failed, and slotless is not yet zero: the partition does not read
 	slotless      atomic.Int64 // unsettled deliveries whose slots were freed
 
@@ -85,6 +84,7 @@ func newPartitionWorker(q *queueWorker, partition int) *partitionWorker {
 		fetchStep:     fetchBatch,
 		late:          map[string]int{},
 		tell:          observe.SeriesOf(q.cfg.Observer, observe.Worker, q.cfg.Queue, q.cfg.Group),
+		unsettled:     newUnsettled(),
 		policyChanged: make(chan struct{}, 1),
 		refresh:       make(chan struct{}, 1),
 		resumed:       make(chan struct{}, 1),
@@ -97,7 +97,6 @@ func newPartitionWorker(q *queueWorker, partition int) *partitionWorker {
 	}
 	p.state = loop.Reporter{Log: p.log, Activity: "worker"}
 	p.runners.handle = p.handle
-	p.unsettled.due = make(chan struct{}, 1)
 	defaults := policy.Default()
 	p.policy.Store(&defaults)
 	return p

@@ -19,7 +19,9 @@ const (
 	// settleEvery is the shortest time between two calls while only a few acknowledgements wait, so that at 1,000
 	// messages a second each call takes several acknowledgements. A single acknowledgement after a pause does not wait,
 	// and none waits while a slot is wanted.
-	settleEvery = 5 * time.Millisecond
+	settleEvery = 10 * time.Millisecond
+	// settleAwaited takes the place of settleEvery for acknowledgements that somebody waits for.
+	settleAwaited = 5 * time.Millisecond
 
 	// sameMaster is the time after a read within which this worker cannot yet be connected to another master.
 	sameMaster = 100 * time.Millisecond
@@ -32,48 +34,80 @@ const (
 // unsettled holds the deliveries that wait for their settlement. While a call is in flight, further ones queue up; the
 // next call takes them together.
 type unsettled struct {
-	due chan struct{} // poked when settleLoop has to look at the deliveries: see settle
+	due   chan struct{} // poked when settleLoop must not wait for more deliveries
+	timer *time.Timer   // fires at deadline
 
-	mu     sync.Mutex
-	acks   []*delivery
-	fails  []*delivery // deliveries with a failure
-	closed bool        // whether further deliveries are refused
+	mu       sync.Mutex
+	acks     []*delivery
+	fails    []*delivery // deliveries with a failure
+	called   time.Time   // beginning of the last call
+	deadline time.Time   // latest beginning of the next call; zero = no delivery waits
+	closed   bool        // whether further deliveries are refused
 }
 
-// add adds a delivery, and reports whether it is the only one. After close it adds nothing, and ok is false.
-func (u *unsettled) add(d *delivery) (only, ok bool) {
+func newUnsettled() unsettled {
+	timer := time.NewTimer(settleEvery)
+	timer.Stop()
+	return unsettled{due: make(chan struct{}, 1), timer: timer}
+}
+
+// add adds a delivery that may wait until the given time after the beginning of the last call. After close it adds
+// nothing, and returns false.
+func (u *unsettled) add(d *delivery, afterLast time.Duration) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	switch {
 	case u.closed:
-		return false, false
+		return false
 	case d.failure == nil:
 		u.acks = append(u.acks, d)
 	default:
 		u.fails = append(u.fails, d)
 	}
-	return len(u.acks)+len(u.fails) == 1, true
+	deadline := u.called.Add(afterLast)
+	if !u.deadline.IsZero() && !deadline.Before(u.deadline) {
+		return true
+	}
+	u.deadline = deadline
+	if wait := time.Until(deadline); wait > 0 {
+		u.timer.Reset(wait)
+	}
+	return true
 }
 
-// count returns the number of waiting deliveries of both kinds.
-func (u *unsettled) count() (acks, fails int) {
+// state returns the number of waiting deliveries of both kinds, and whether the deadline of one has passed.
+func (u *unsettled) state() (acks, fails int, late bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return len(u.acks), len(u.fails)
+	return len(u.acks), len(u.fails), !u.deadline.IsZero() && time.Until(u.deadline) <= 0
 }
 
-// takeAcks takes a batch of deliveries to acknowledge. size returns the bytes that a delivery costs the script.
-func (u *unsettled) takeAcks(size func(*delivery) int) []*delivery {
+// takeAcks takes a batch of deliveries to acknowledge, for a call that begins now. size returns the bytes that a
+// delivery costs the script.
+func (u *unsettled) takeAcks(now time.Time, size func(*delivery) int) []*delivery {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return cutBatch(&u.acks, settleBatch, size)
+	u.called = now
+	batch := cutBatch(&u.acks, settleBatch, size)
+	u.clearDeadline()
+	return batch
 }
 
 // takeFails takes a batch of deliveries with a failure.
 func (u *unsettled) takeFails() []*delivery {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return cutBatch(&u.fails, failBatch, func(d *delivery) int { return len(d.msg.Payload) })
+	batch := cutBatch(&u.fails, failBatch, func(d *delivery) int { return len(d.msg.Payload) })
+	u.clearDeadline()
+	return batch
+}
+
+// clearDeadline clears the deadline if no delivery waits. The caller holds u.mu.
+func (u *unsettled) clearDeadline() {
+	if len(u.acks)+len(u.fails) == 0 {
+		u.deadline = time.Time{}
+		u.timer.Stop()
+	}
 }
 
 // cutBatch cuts at most n deliveries off the front of a list, and at most settleBytes, but at least one.
@@ -104,6 +138,7 @@ func (u *unsettled) close() []*delivery {
 	defer u.mu.Unlock()
 	left := slices.Concat(u.acks, u.fails)
 	u.acks, u.fails, u.closed = nil, nil, true
+	u.clearDeadline()
 	return left
 }
 
@@ -111,18 +146,25 @@ func (u *unsettled) close() []*delivery {
 // settles the delivery by the action of the failure. After a hard stop nothing is settled any more, and settle gives
 // the delivery up.
 //
-// settle wakes settleLoop only for the first waiting delivery, and when the next call must not wait any longer. So at
-// 1,000 messages a second settleLoop does not wake for each message.
+// settle wakes settleLoop only when the next call must not wait any longer, and sets the timer that wakes it later. So
+// at 1,000 messages a second settleLoop does not wake for each message.
 func (p *partitionWorker) settle(d *delivery, failure *lua.Failure) {
 	d.failure = failure
-	only, ok := p.unsettled.add(d)
+	afterLast := settleEvery
+	if d.isAwaited() {
+		afterLast = settleAwaited
+	}
 	switch {
-	case !ok:
+	case !p.unsettled.add(d, afterLast):
 		p.giveUp(d)
-	case only, p.mustSettle():
+	case p.mustSettle():
 		loop.Poke(p.unsettled.due)
 	}
 }
+
+// isAwaited reports whether somebody may wait for the settlement: the next message of the same ordering key, or a caller
+// that asked for a result.
+func (d *delivery) isAwaited() bool { return d.msg.Extra[lua.FieldKey] != "" || d.asksForResult() }
 
 // giveUp reports Unknown for deliveries. Their entries stay pending until leave releases them or they are reclaimed.
 func (p *partitionWorker) giveUp(all ...*delivery) {
@@ -136,46 +178,37 @@ func (p *partitionWorker) giveUp(all ...*delivery) {
 // script is harmless when run twice.
 func (p *partitionWorker) settleLoop(ctx context.Context) {
 	defer func() { p.giveUp(p.unsettled.close()...) }()
-	for {
+	for p.gather(ctx) && p.settlePass(ctx) {
+	}
+}
+
+// gather waits until there is a reason to settle. It returns false if ctx ends first.
+func (p *partitionWorker) gather(ctx context.Context) bool {
+	for !p.mustSettle() {
 		select {
 		case <-ctx.Done():
-			return
+			return false
 		case <-p.unsettled.due:
-		}
-		p.gather(ctx)
-		for p.settlePass(ctx) {
-			p.gather(ctx)
+		case <-p.unsettled.timer.C:
 		}
 	}
+	return true
 }
 
-// gather waits until settleEvery has passed since the last call, or until there is a reason to settle at once.
-func (p *partitionWorker) gather(ctx context.Context) {
-	for !p.mustSettle() {
-		wait := settleEvery - time.Since(p.lastSettled)
-		if wait <= 0 || !loop.SleepUntil(ctx, wait, p.unsettled.due) {
-			return
-		}
-	}
-}
-
-// mustSettle reports whether the next call must not wait for more deliveries, because a wait would withhold slots from
-// messages, or would gain nothing.
+// mustSettle reports whether deliveries wait and the next call must not wait for more of them: one has waited long
+// enough, or a wait would withhold slots from messages, or would gain nothing.
 func (p *partitionWorker) mustSettle() bool {
-	acks, fails := p.unsettled.count()
+	acks, fails, late := p.unsettled.state()
 	partitions := max(1, int(p.pool.partitions.Load()))
 	many := min(settleBatch, max(1, p.cfg.Concurrency/(2*partitions)))
-	return fails > 0 || acks == 0 || acks >= many || p.pool.slots.wanted()
+	return fails > 0 || acks >= many || late || acks > 0 && p.pool.slots.wanted()
 }
 
-// settlePass settles one batch of each kind. It returns false if nothing was waiting.
+// settlePass settles one batch of each kind. It returns false if ctx has ended.
 func (p *partitionWorker) settlePass(ctx context.Context) bool {
-	if acks, fails := p.unsettled.count(); acks+fails == 0 {
-		return false
-	}
-	p.lastSettled = time.Now()
+	now := time.Now()
 	p.settles.begin()
-	p.settleAcks(ctx, p.unsettled.takeAcks(p.comparedBytes))
+	p.settleAcks(ctx, p.unsettled.takeAcks(now, func(d *delivery) int { return p.comparedBytes(d, now) }))
 	p.settles.step()
 	p.settleFails(ctx, p.unsettled.takeFails())
 	p.settles.end()
@@ -183,9 +216,9 @@ func (p *partitionWorker) settlePass(ctx context.Context) bool {
 	return ctx.Err() == nil
 }
 
-// comparedBytes returns how many bytes of an entry the script ack reads to compare the message ID.
-func (p *partitionWorker) comparedBytes(d *delivery) int {
-	if p.heldAt(d, p.lastSettled).ID == "" {
+// comparedBytes returns how many bytes of an entry the script ack, called now, reads to compare the message ID.
+func (p *partitionWorker) comparedBytes(d *delivery, now time.Time) int {
+	if p.heldAt(d, now).ID == "" {
 		return 0
 	}
 	return len(d.msg.Payload)

@@ -12,12 +12,18 @@ import (
 )
 
 // A single acknowledgement must go out at once. If the last call was less than settleEvery ago, acknowledgements wait
-// for others, to share one call. But they must not wait while a freed slot could give a message to a handler.
+// for others, to share one call. But they must not wait while a freed slot could give a message to a handler, and wait
+// for a shorter time if somebody waits for them.
 func TestAcknowledgementsWaitForOthersOnlyWhenNothingWaitsForThem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer synctest.Wait()
 		defer cancel()
+		add := func(field, value string, failure *lua.Failure) func(*partitionWorker) {
+			return func(p *partitionWorker) {
+				p.settle(&delivery{msg: Message{Extra: map[string]string{field: value}}}, failure)
+			}
+		}
 		for _, c := range []struct {
 			name       string
 			acks       int           // acknowledgements that wait
@@ -33,7 +39,9 @@ func TestAcknowledgementsWaitForOthersOnlyWhenNothingWaitsForThem(t *testing.T) 
 			{"half of the slots", 8, 1, 0, nil, 0},
 			{"half of the slots of a partition", 2, 4, 0, nil, 0},
 			{"a full batch", settleBatch, 1, 0, func(p *partitionWorker) { p.cfg.Concurrency = 1000 }, 0},
-			{"a failure", 1, 1, 0, func(p *partitionWorker) { p.unsettled.fails = make([]*delivery, 1) }, 0},
+			{"a failure", 1, 1, 0, add("", "", &lua.Failure{}), 0},
+			{"one with a key among others", 1, 1, 0, add(lua.FieldKey, "k", nil), settleAwaited},
+			{"one that asks for a result", 1, 1, 0, add(lua.FieldResult, "60000", nil), settleAwaited},
 			{"few slots", 1, 1, 0, func(p *partitionWorker) { p.cfg.Concurrency = 3 }, 0},
 			{"no slot is free, and one is wanted", 1, 1, 0, func(p *partitionWorker) {
 				p.pool.slots.free, p.pool.slots.waiting = 0, 1
@@ -43,43 +51,66 @@ func TestAcknowledgementsWaitForOthersOnlyWhenNothingWaitsForThem(t *testing.T) 
 				time.AfterFunc(2*time.Millisecond, func() { p.pool.slots.take(ctx, &claim{most: 1}) })
 			}, 2 * time.Millisecond},
 		} {
-			shared := &pool{slots: newSlots(16)}
+			shared := newPool(16, 1)
+			p := newQueueWorker(WorkerConfig{Concurrency: 16}.withDefaults(), "q", shared, nil).partitions[0]
 			shared.partitions.Store(c.partitions)
-			p := &partitionWorker{pool: shared, cfg: WorkerConfig{Concurrency: 16}}
-			p.unsettled.due, p.unsettled.acks = make(chan struct{}, 1), make([]*delivery, c.acks)
-			p.lastSettled = time.Now().Add(-c.since)
 			w := &Worker{queues: []*queueWorker{{partitions: []*partitionWorker{p}}}}
 			shared.slots.wants = w.settleNow
+			p.unsettled.called = time.Now().Add(-c.since)
+			for range c.acks {
+				p.settle(&delivery{}, nil)
+			}
 			if c.change != nil {
 				c.change(p)
 			}
 			begin := time.Now()
-			p.gather(t.Context())
+			redistest.Want(t, c.name+": gathered", p.gather(ctx), true)
 			redistest.Want(t, c.name+": waited", time.Since(begin), c.waits)
 		}
 	})
 }
 
-// Each wake of settleLoop costs the process a switch between threads. So settle wakes it only if there is something to
-// decide: for the first waiting delivery, and when the next call must not wait for more.
+// Each wake of settleLoop costs the process a switch between threads. So deliveries wake it only when the next call must
+// not wait for more of them, and nothing wakes it after a call has taken all of them.
 func TestSettleWakesTheLoopOnlyWhenItMust(t *testing.T) {
-	p := newQueueWorker(WorkerConfig{}.withDefaults(), "q", newPool(16, 1), nil).partitions[0]
-	for i := range 8 {
+	synctest.Test(t, func(t *testing.T) {
+		p := newQueueWorker(WorkerConfig{}.withDefaults(), "q", newPool(16, 1), nil).partitions[0]
 		p.settle(&delivery{}, nil)
-		wantWoken(t, fmt.Sprint("acknowledgement ", i+1), p, i == 0 || i == 7)
-	}
-	p.unsettled.acks = p.unsettled.acks[:1]
-	p.settle(&delivery{}, nil)
-	wantWoken(t, "acknowledgement 2 again", p, false)
-	p.settle(&delivery{}, &lua.Failure{})
-	wantWoken(t, "a failure", p, true)
+		wantWoken(t, "the first acknowledgement", p, true)
+		take := func() { p.unsettled.takeAcks(time.Now(), func(*delivery) int { return 0 }) }
+		take()
+		for i := range 8 {
+			p.settle(&delivery{}, nil)
+			wantWoken(t, fmt.Sprint("acknowledgement ", i+1), p, i == 7)
+		}
+		take()
+		time.Sleep(time.Hour)
+		wantWoken(t, "nothing waits", p, false)
+		p.settle(&delivery{}, nil)
+		wantWoken(t, "after a pause", p, true)
+		take()
+		p.settle(&delivery{}, nil)
+		wantWoken(t, "soon after another", p, false)
+		time.Sleep(settleEvery)
+		wantWoken(t, "after settleEvery", p, true)
+		p.settle(&delivery{}, &lua.Failure{})
+		wantWoken(t, "a failure", p, true)
+	})
 }
 
-// wantWoken checks whether settle has woken the loop, and takes the poke.
+// wantWoken checks whether a poke or the timer wakes the loop now, and takes both.
 func wantWoken(t *testing.T, step string, p *partitionWorker, want bool) {
 	t.Helper()
-	redistest.Want(t, step+": woken", len(p.unsettled.due) == 1, want)
-	if len(p.unsettled.due) == 1 {
-		<-p.unsettled.due
+	synctest.Wait()
+	woken := false
+	for range 2 {
+		select {
+		case <-p.unsettled.due:
+			woken = true
+		case <-p.unsettled.timer.C:
+			woken = true
+		default:
+		}
 	}
+	redistest.Want(t, step+": woken", woken, want)
 }
