@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -38,21 +37,20 @@ func TestEnqueueFreshRefusesMissingPayloadsAndMetas(t *testing.T) {
 		b.enqueue(Item{ID: "there", When: After(time.Hour), Payload: []byte("p"), Meta: `{"h:a":"b"}`})
 		before := b.state()
 		keys := []string{b.k.Due, b.k.Payload, b.k.Meta, b.k.Wake, b.k.Seen}
-		// Each row: the error; then the arguments token, done, token_ms, described, written_ms, and for each message when
-		// and id.
+		// Each row: the error; then the arguments token, done, token_ms, described, and for each message when and id.
 		for _, c := range [][]string{
-			{"a payload or meta is not there", "t", "", "60000", "", "", "+1000", "m", "+1000", "other"},
-			{"a payload or meta is not there", "t", "", "60000", "", "", "+1000", "other", "+1000", "m"},
-			{"a payload or meta is not there", "t", "", "60000", "m", "", "+1000", "m"},
-			{"a payload or meta is not there", "t", "", "60000", "m" + Separator + "there", "", "+1000", "m", "+1000", "there"},
-			{"a payload or meta is not there", "t", "", "60000", "there" + Separator + "m", "", "+1000", "m", "+1000", "there"},
-			{"IDs do not parse", "t", "", "60000", "", ""},
-			{"IDs do not parse", "t", "", "60000", "", "", "+1000"},
-			{"IDs do not parse", "t", "", "60000", "", "", "+1000", "m" + Separator + "g" + Separator + "1-1", "+1000", "m"},
-			{"when does not parse", "t", "", "60000", "", "", "soon", "m"},
-			{"when does not parse", "t", "", "60000", "", "", "+1", "m", "1e3", "m"},
-			{"token or token_ms does not parse", "a" + Separator, "", "60000", "", "", "+1000", "m"},
-			{"token or token_ms does not parse", "t", "", "-1", "", "", "+1000", "m"},
+			{"a payload or meta is not there", "t", "", "60000", "", "+1000", "m", "+1000", "other"},
+			{"a payload or meta is not there", "t", "", "60000", "", "+1000", "other", "+1000", "m"},
+			{"a payload or meta is not there", "t", "", "60000", "m", "+1000", "m"},
+			{"a payload or meta is not there", "t", "", "60000", "m" + Separator + "there", "+1000", "m", "+1000", "there"},
+			{"a payload or meta is not there", "t", "", "60000", "there" + Separator + "m", "+1000", "m", "+1000", "there"},
+			{"IDs do not parse", "t", "", "60000", ""},
+			{"IDs do not parse", "t", "", "60000", "", "+1000"},
+			{"IDs do not parse", "t", "", "60000", "", "+1000", "m" + Separator + "g" + Separator + "1-1", "+1000", "m"},
+			{"when does not parse", "t", "", "60000", "", "soon", "m"},
+			{"when does not parse", "t", "", "60000", "", "+1", "m", "1e3", "m"},
+			{"token or token_ms does not parse", "a" + Separator, "", "60000", "", "+1000", "m"},
+			{"token or token_ms does not parse", "t", "", "-1", "", "+1000", "m"},
 		} {
 			b.do("HSET", b.k.Payload, "m", "p")
 			sent := append([]string{"5"}, append(slices.Clone(keys), c[1:]...)...)
@@ -68,92 +66,13 @@ func TestEnqueueFreshRefusesMissingPayloadsAndMetas(t *testing.T) {
 	})
 }
 
-// If the caller wrote the payloads less than 10 s ago, the script looks only for the first payload and the first meta.
-// All payloads are written by one command, and a sweep waits for a minute before it deletes one.
-func TestEnqueueFreshLooksForEachPayloadUnlessAllWereJustWritten(t *testing.T) {
-	everywhere(t, func(b *testQueue) {
-		keys := []string{b.k.Due, b.k.Payload, b.k.Meta, b.k.Wake, b.k.Seen}
-		enqueue := func(described, written string, ids ...string) bool {
-			args := append([]string{"5"}, append(keys, "t", "", "60000", described, written)...)
-			for _, id := range ids {
-				args = append(args, "+1000", id)
-			}
-			err := b.try(append([]string{"EVAL", enqueueFreshScript.source}, args...)...).Error()
-			if err != nil && !strings.Contains(err.Error(), "a payload or meta is not there") {
-				b.Error(err)
-			}
-			return err == nil
-		}
-		both := "m" + Separator + "other"
-		for age, trusted := range map[string]bool{"unknown": false, "10s": false, "1h": false, "-1h": false, "0s": true} {
-			written := ""
-			if d, err := time.ParseDuration(age); err == nil {
-				written = ms(b.now() - d.Milliseconds())
-			}
-			b.do("HSET", b.k.Payload, "m", "p")
-			redistest.Want(b, age+": the second payload is missing", enqueue("", written, "m", "other"), trusted)
-			b.do(append([]string{"DEL"}, keys...)...)
-			b.do("HSET", b.k.Payload, "other", "p")
-			redistest.Want(b, age+": the first payload is missing", enqueue("", written, "m", "other"), false)
-			b.do("HSET", b.k.Payload, "m", "p", "other", "p")
-			b.do("HSET", b.k.Meta, "m", "{}")
-			redistest.Want(b, age+": the second meta is missing", enqueue(both, written, "m", "other"), trusted)
-			b.do(append([]string{"DEL"}, keys...)...)
-			b.do("HSET", b.k.Payload, "m", "p", "other", "p")
-			b.do("HSET", b.k.Meta, "other", "{}")
-			redistest.Want(b, age+": the first meta is missing", enqueue(both, written, "m", "other"), false)
-		}
-	})
-}
-
-// A clock estimates the server's time from the last reply. The estimate of a clock that was not set is unknown.
-func TestServerClock(t *testing.T) {
-	var clock ServerClock
-	redistest.Want(t, "not set", clock.now(), "")
-	server := time.UnixMilli(1_795_000_000_000)
-	clock.set(server)
-	at := clock.reading.Load().read
-	for _, later := range []time.Duration{0, time.Minute} {
-		clock.reading.Store(&clockReading{server, at.Add(-later)})
-		estimate, err := strconv.ParseInt(clock.now(), 10, 64)
-		least, most := server.Add(later).UnixMilli(), server.Add(later+time.Since(at)).UnixMilli()
-		if err != nil || estimate < least || estimate > most {
-			t.Errorf("%s after the reply, the estimate is %d, not %d to %d; %v", later, estimate, least, most, err)
-		}
-	}
-}
-
-// A call tells the script the time by its clock, and sets the clock by the reply, except by that of a repeat: this one
-// tells the time of the first try.
-func TestEnqueueFreshReadsAndSetsTheClock(t *testing.T) {
-	everywhere(t, func(b *testQueue) {
-		var clock ServerClock
-		token := Token{Name: "t", Window: time.Hour}
-		call := func(items []Item) Verdict {
-			receipts, err := EnqueueFresh(b.ctx, b.c, b.k, token, &clock, items)
-			if err != nil {
-				b.Fatal(err)
-			}
-			return receipts[0].Verdict
-		}
-		before := b.now()
-		redistest.Want(b, "first try", call(freshItems(3)), Scheduled)
-		told := clock.reading.Load()
-		if after := b.now(); told == nil || told.server.UnixMilli() < before || told.server.UnixMilli() > after {
-			b.Fatalf("the clock says %v, where the server had %d to %d", told, before, after)
-		}
-		redistest.Want(b, "second try", call(freshItems(3)), Repeated)
-		redistest.Want(b, "clock after the second try", clock.reading.Load(), told)
-	})
-}
-
 // If one of the keys has another type, the error names the key, and no message of the call is scheduled.
 func TestEnqueueFreshIsRefusedWhole(t *testing.T) {
 	everywhere(t, func(b *testQueue) {
 		items := freshItems(3)
 		for _, key := range []string{b.k.Due, b.k.Payload, b.k.Meta, b.k.Seen} {
 			b.do("SET", key, "not this")
-			_, err := EnqueueFresh(b.ctx, b.c, b.k, Token{Name: "t", Window: time.Hour}, new(ServerClock), items)
+			_, err := EnqueueFresh(b.ctx, b.c, b.k, Token{Name: "t", Window: time.Hour}, items)
 			if !errors.Is(err, ErrWrongType) || Ambiguous(err) || !strings.Contains(err.Error(), "key "+key+" holds a string") {
 				b.Errorf("%s is a string: %v", key, err)
 			}
@@ -185,7 +104,7 @@ func TestEnqueueFreshOnAServerThatForgotTheScript(t *testing.T) {
 		b.do("SCRIPT", "FLUSH")
 		for _, want := range []int{2, 1} {
 			c := &requests{Client: b.c}
-			receipts, err := EnqueueFresh(b.ctx, c, b.k, Token{}, new(ServerClock), freshItems(3))
+			receipts, err := EnqueueFresh(b.ctx, c, b.k, Token{}, freshItems(3))
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -218,7 +137,7 @@ func TestOnlyFreshMessagesThatAreNotDueAreEnqueuedFresh(t *testing.T) {
 // enqueueFresh calls EnqueueFresh, which must not fail.
 func (b *testQueue) enqueueFresh(token Token, items ...Item) []Receipt {
 	b.Helper()
-	receipts, err := EnqueueFresh(b.ctx, b.c, b.k, token, new(ServerClock), items)
+	receipts, err := EnqueueFresh(b.ctx, b.c, b.k, token, items)
 	if err != nil {
 		b.Fatal(err)
 	}

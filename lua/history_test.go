@@ -60,7 +60,7 @@ func TestHistoryTellsEveryChange(t *testing.T) {
 		b.enqueue(Item{ID: "a", When: After(time.Hour), Dedup: Refuse})
 		b.wantTold(&at)
 		fresh := []Item{{ID: "f", When: After(time.Hour), Payload: []byte("p")}}
-		if _, err := EnqueueFresh(b.ctx, b.c, b.k, Token{}, new(ServerClock), fresh); err != nil {
+		if _, err := EnqueueFresh(b.ctx, b.c, b.k, Token{}, fresh); err != nil {
 			b.Fatal(err)
 		}
 		b.wantTold(&at, "scheduled f client c")

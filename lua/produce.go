@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -125,7 +124,7 @@ func Enqueue(ctx context.Context, c rueidis.Client, k Keys, token Token, items [
 
 var enqueueFreshScript = load("enqueue_fresh",
 	[]string{"due", "payload", "meta", "wake", "seen", "policy", "history"},
-	[]string{"token", "done", "token_ms", "described", "written_ms"},
+	[]string{"token", "done", "token_ms", "described"},
 	[]string{"when", "id"})
 
 // AllFresh reports whether EnqueueFresh accepts the items: all have a payload and a fresh ID, and none is due yet. now
@@ -163,14 +162,11 @@ func (w When) due(now time.Time) time.Time {
 // metas, and the script that schedules the messages follows on the same connection. If the script refuses the call, no
 // message was taken; payloads and metas may be left, and a bridge deletes them within minutes. The script may refuse a
 // call that Enqueue accepts. Then the caller can call Enqueue.
-//
-// EnqueueFresh reads and sets the clock. If an earlier call has set it, the call costs the server a fifth less.
-func EnqueueFresh(ctx context.Context, c rueidis.Client, k Keys, token Token, clock *ServerClock,
-	items []Item) ([]Receipt, error) {
+func EnqueueFresh(ctx context.Context, c rueidis.Client, k Keys, token Token, items []Item) ([]Receipt, error) {
 	payloadOf := func(it *Item) string { return rueidis.BinaryString(it.Payload) }
 	cmds := []rueidis.Completed{hset(c, k.Payload, items, payloadOf)}
 	var described []string
-	args := append(make([]string, 0, 6+2*len(items)), token.Name, token.Done, millis(token.Window), "", clock.now())
+	args := append(make([]string, 0, 5+2*len(items)), token.Name, token.Done, millis(token.Window), "")
 	for i := range items {
 		it := &items[i]
 		if it.Meta != "" {
@@ -194,38 +190,11 @@ func EnqueueFresh(ctx context.Context, c rueidis.Client, k Keys, token Token, cl
 	if err != nil {
 		return nil, enqueueFreshScript.unexpected(err)
 	}
-	verdict, asked := Verdict(list[0]), time.UnixMilli(list[1])
-	if verdict == Scheduled { // for another verdict, asked is the time of an earlier call
-		clock.set(asked)
-	}
-	receipts := make([]Receipt, len(items))
+	receipts, asked := make([]Receipt, len(items)), time.UnixMilli(list[1])
 	for i := range items {
-		receipts[i] = Receipt{verdict, items[i].When.due(asked)}
+		receipts[i] = Receipt{Verdict(list[0]), items[i].When.due(asked)}
 	}
 	return receipts, nil
-}
-
-// ServerClock estimates the time of a server: a time that the server told, plus the time that has passed since the
-// reply. So the estimate is never too late, unless the server's clock was set back. It may be too early. The zero value
-// knows no time. It is safe for concurrent use.
-type ServerClock struct {
-	reading atomic.Pointer[clockReading]
-}
-
-type clockReading struct {
-	server time.Time // as the server told it
-	read   time.Time // the client's time at the reply
-}
-
-func (c *ServerClock) set(server time.Time) { c.reading.Store(&clockReading{server, time.Now()}) }
-
-// now returns the estimate in Unix ms; "" if c knows no time.
-func (c *ServerClock) now() string {
-	r := c.reading.Load()
-	if r == nil {
-		return ""
-	}
-	return strconv.FormatInt(r.server.Add(time.Since(r.read)).UnixMilli(), 10)
 }
 
 // MostOneBytes is the most bytes of payload and meta for which EnqueueOne costs the server less than EnqueueFresh.

@@ -118,10 +118,9 @@ func (o *ordeal) enqueueFresh() {
 		items[i] = Item{ID: fmt.Sprint("i", i), When: After(time.Hour), Payload: make([]byte, 1+o.size("item")),
 			Meta: `{"h:a":"b"}`}
 	}
-	var clock ServerClock
-	_, err := EnqueueFresh(b.ctx, o.scale, b.k, Token{Name: "first", Window: time.Minute}, &clock, items)
+	_, err := EnqueueFresh(b.ctx, o.scale, b.k, Token{Name: "first", Window: time.Minute}, items)
 	o.must(err)
-	_, err = EnqueueFresh(b.ctx, o.scale, b.k, Token{Name: "second", Done: "first", Window: time.Minute}, &clock, items)
+	_, err = EnqueueFresh(b.ctx, o.scale, b.k, Token{Name: "second", Done: "first", Window: time.Minute}, items)
 	o.must(err)
 }
 

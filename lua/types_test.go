@@ -93,7 +93,7 @@ func calls() []call {
 			func(b *testQueue) error { // the caller's payloads are there
 				_, err := enqueueFreshScript.run(b.ctx, b.c,
 					[]string{b.k.Due, b.k.Payload, b.k.Meta, b.k.Wake, b.k.Seen, b.k.Policy, b.k.History},
-					[]string{"t", "before", "60000", "due", "", "1", "orphan", "+1000", "due", "who"})
+					[]string{"t", "before", "60000", "due", "1", "orphan", "+1000", "due", "who"})
 				return err
 			}},
 		{enqueueOneScript, queue(func(k Keys) []string {

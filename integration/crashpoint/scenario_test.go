@@ -70,16 +70,14 @@ func scheduling() []scenario {
 				described.Dedup = lua.Fresh
 				fresh := []lua.Item{{ID: headerless, When: hour, Payload: []byte(body(headerless))}, described}
 				earlier := lua.Token{Name: "earlier", Window: time.Minute}
-				var clock lua.ServerClock // the earlier call sets it
-				_, err := lua.EnqueueFresh(s.ctx, s.c, s.k, earlier, &clock, fresh)
+				_, err := lua.Enqueue(s.ctx, s.c, s.k, earlier, nil, lua.Durability{})
 				s.must(err)
-				s.do("DEL", s.k.Due, s.k.Payload, s.k.Meta)
 				for _, one := range fresh {
 					s.owe("a", one.ID, delivered|gone, delivered)
 				}
 				return func(c rueidis.Client) error {
 					token := lua.Token{Name: "t", Done: "earlier", Window: time.Minute}
-					_, err := lua.EnqueueFresh(s.ctx, c, s.k, token, &clock, fresh)
+					_, err := lua.EnqueueFresh(s.ctx, c, s.k, token, fresh)
 					return err
 				}
 			}},
@@ -89,7 +87,7 @@ func scheduling() []scenario {
 			first.Dedup = lua.Fresh
 			fresh := []lua.Item{first, {ID: headerless, When: hour, Payload: []byte(body(headerless))}}
 			call := func(c rueidis.Client) error {
-				_, err := lua.EnqueueFresh(s.ctx, c, s.k, lua.Token{Name: "t", Window: time.Minute}, new(lua.ServerClock), fresh)
+				_, err := lua.EnqueueFresh(s.ctx, c, s.k, lua.Token{Name: "t", Window: time.Minute}, fresh)
 				return err
 			}
 			s.must(call(s.c))

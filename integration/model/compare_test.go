@@ -38,7 +38,6 @@ type sequence struct {
 	told     string            // ID of the last entry of the history that was read
 	keyOf    map[string]string // keys of entries, including deleted ones
 	lostTurn bool              // several messages with one key may be in flight, because of deleted turns or an import
-	clock    lua.ServerClock   // of EnqueueFresh
 	clients  bool              // several clients make calls, and forget them a second later
 	memory
 }

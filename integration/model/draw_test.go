@@ -227,11 +227,8 @@ func (r *sequence) call(kind enqueueCall, token lua.Token, items []lua.Item) {
 			}
 			return []lua.Receipt{receipt}, err
 		}
-		if fresh && kind.isRepeat {
-			return lua.EnqueueFresh(ctx, r.c, r.k, token, new(lua.ServerClock), items)
-		}
 		if fresh {
-			return lua.EnqueueFresh(ctx, r.c, r.k, token, &r.clock, items)
+			return lua.EnqueueFresh(ctx, r.c, r.k, token, items)
 		}
 		return lua.Enqueue(ctx, r.c, r.k, token, items, lua.Durability{})
 	}, func(q *Queue, _ []lua.Receipt) []lua.Receipt {

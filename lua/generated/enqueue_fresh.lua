@@ -96,19 +96,19 @@ end
 local function main()
 local due, payload, meta, wake, seen = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local token, done, token_ms, described = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
-local written_ms, args = tonumber(ARGV[5]), ARGV
+local args = ARGV
 local policy, history = KEYS[6], KEYS[7]
 local record = record_of(policy, history, ARGV) -- removes the actor from ARGV
 if not is_call(token, args[3]) then return redis.error_reply('ERR token or token_ms does not parse') end
-local parses = #args >= 7 and #args % 2 == 1
-for first = 6, #args, 1000 do
+local parses = #args >= 6 and #args % 2 == 0
+for first = 5, #args, 1000 do
   local ids = table.concat(args, '', first, math.min(first + 999, #args))
   if string.find(ids, SEP, 1, true) then parses = false end -- such an ID could overwrite a retry
 end
 if not parses then return redis.error_reply('ERR IDs do not parse') end
 local function delete_bodies()
   local ids = {}
-  for i = 7, #args, 2 do
+  for i = 6, #args, 2 do
     if not redis.call('ZSCORE', due, args[i]) then ids[#ids + 1] = args[i] end
   end
   in_chunks('HDEL', payload, ids)
@@ -120,15 +120,10 @@ if mark then
   delete_bodies()
   return {3, tonumber(mark) - token_ms}
 end
-local age = written_ms and now - written_ms
-local just_written = age and age >= 0 and age < 10000
 local written = true
-for i = 7, just_written and 7 or #args, 2 do
-  written = written and redis.call('HEXISTS', payload, args[i]) == 1
-end
+for i = 6, #args, 2 do written = written and redis.call('HEXISTS', payload, args[i]) == 1 end
 for id in string.gmatch(described, '[^' .. SEP .. ']+') do
   written = written and redis.call('HEXISTS', meta, id) == 1
-  if just_written then break end
 end
 if not written then
   delete_bodies()
@@ -136,7 +131,7 @@ if not written then
 end
 local last, text = nil, nil
 local earliest = math.huge
-for i = 6, #args, 2 do
+for i = 5, #args, 2 do
   if args[i] ~= last then -- most messages of a call have the same delay
     last = args[i]
     if not is_time(last) then return redis.error_reply('ERR when does not parse') end
@@ -154,16 +149,16 @@ local lacks = may and (not may('ZADD', KEYS[1], '0', '0') and {'ZADD', KEYS[1]}
   or not may('XADD', KEYS[4], '0', '0', '0') and {'XADD', KEYS[4]})
 if lacks then return redis.error_reply('NOPERM this user lacks ' .. lacks[1] .. ' on "' .. (lacks[2] or '') ..
   '", which script enqueue_fresh may need; nothing was changed') end end
-local added = redis.pcall('ZADD', due, unpack(args, 6, math.min(1005, #args)))
+local added = redis.pcall('ZADD', due, unpack(args, 5, math.min(1004, #args)))
 if type(added) == 'table' then
   pcall(delete_bodies)
   error(added)
 end
-in_chunks('ZADD', due, args, 1006)
+in_chunks('ZADD', due, args, 1005)
 if token ~= '' then redis.call('ZADD', seen, digits(now + token_ms), SEP .. token) end
 if done ~= '' then redis.call('ZREM', seen, SEP .. done) end
 if is_head then wake_up(wake, earliest) end
-for i = 6, record and #args or 0, 2 do note(record, 'scheduled', args[i + 1], ',"due_ms":"' .. args[i] .. '"}') end
+for i = 5, record and #args or 0, 2 do note(record, 'scheduled', args[i + 1], ',"due_ms":"' .. args[i] .. '"}') end
 if record then pcall(write_record, record) end
 return {1, now}
 end

@@ -37,10 +37,9 @@ type groupCommit struct {
 	route    *route
 	keys     lua.Keys
 
-	clock      lua.ServerClock // of EnqueueFresh
-	lastFailed atomic.Bool     // the last try failed: a failover may have led to another server, or an empty one
-	freshFrom  atomic.Int64    // Unix ms from which EnqueueFresh may be used; see mayUseFresh
-	oneFrom    atomic.Int64    // Unix ms from which EnqueueOne may be used; see mayUseOne
+	lastFailed atomic.Bool  // the last try failed: a failover may have led to another server, or an empty one
+	freshFrom  atomic.Int64 // Unix ms from which EnqueueFresh may be used; see mayUseFresh
+	oneFrom    atomic.Int64 // Unix ms from which EnqueueOne may be used; see mayUseOne
 
 	mu         sync.Mutex
 	waiting    []waiting
@@ -340,13 +339,7 @@ func (g *groupCommit) enqueueFresh(ctx context.Context, c *committer, token lua.
 		g.oneFrom.Store(now.Add(freshPause).UnixMilli())
 	}
 	c.remembered = true
-	clock := &g.clock
-	if again {
-		// The server may now refuse the payloads, while those of an earlier try are still there. A bridge may have deleted
-		// some of these. A clock that knows no time makes the script look for each payload.
-		clock = new(lua.ServerClock)
-	}
-	return lua.EnqueueFresh(ctx, g.producer.cfg.Client, g.keys, token, clock, items)
+	return lua.EnqueueFresh(ctx, g.producer.cfg.Client, g.keys, token, items)
 }
 
 // mayUseOne reports whether a commit for which mayUseFresh is true uses EnqueueOne. The commit must have one small

@@ -276,48 +276,6 @@ func TestLostReplyOfAMessageThatIsDeliveredMeanwhile(t *testing.T) {
 	})
 }
 
-// tellsTimes is a client that collects the argument written_ms of each enqueue_fresh, and loses the replies to one.
-type tellsTimes struct {
-	rueidis.Client
-	lose  int // the replies to the call with this index are lost
-	times []string
-}
-
-func (c *tellsTimes) DoMulti(ctx context.Context, cmds ...rueidis.Completed) []rueidis.RedisResult {
-	script := cmds[len(cmds)-1].Commands() // EVALSHA, SHA-1, 7, seven keys, then the arguments
-	c.times = append(c.times, script[14])
-	replies := c.Client.DoMulti(ctx, cmds...)
-	if len(c.times)-1 == c.lose {
-		for i := range replies {
-			replies[i] = rueidis.NewErrorResult(io.EOF)
-		}
-	}
-	return replies
-}
-
-// A commit tells the script when it wrote the payloads, if an earlier commit has learnt the server's time. A repeat
-// does not: an earlier try may have written the payloads that are there.
-func TestARepeatDoesNotTellWhenThePayloadsWereWritten(t *testing.T) {
-	t.Parallel()
-	s := redistest.Shared(t)
-	c, queue := s.Client(t), redistest.Queue(t)
-	queuetest.Do(t, c, "SCRIPT", "LOAD", lua.Source("enqueue_fresh"))
-	client := &tellsTimes{Client: c, lose: 2}
-	p := newProducer(t, client, s.Prefix(t))
-	two := []Message{{Payload: []byte("p"), Delay: time.Hour}, {Payload: []byte("q"), Delay: time.Hour}}
-	for range 3 {
-		if _, err := p.ScheduleBatch(t.Context(), queue, two); err != nil {
-			t.Fatal(err)
-		}
-	}
-	var told []bool
-	for _, ms := range client.times {
-		told = append(told, ms != "")
-	}
-	// The third call is the first try of the third commit, and the fourth call repeats it.
-	redistest.Want(t, "calls that tell the time", fmt.Sprint(told), "[false true true false]")
-}
-
 // If the reply to a commit is lost, the message is found in the schedule, so that it is not scheduled once more. The
 // server remembers the repeat, because the first try may come after it.
 func TestLostReplyOfAMessageThatIsDueMuchLater(t *testing.T) {

@@ -56,7 +56,7 @@ func TestNothingIsScheduledWhosePayloadWasSwept(t *testing.T) {
 				}
 			}
 			_, err := lua.EnqueueFresh(t.Context(), pausedBeforeLast{c, sweep}, k,
-				lua.Token{Name: "t", Window: time.Hour}, new(lua.ServerClock), items)
+				lua.Token{Name: "t", Window: time.Hour}, items)
 			if err == nil || lua.Ambiguous(err) || lua.Temporary(err) {
 				t.Errorf("a part of %s is deleted, and the error is: %v", hash, err)
 			}
