@@ -143,3 +143,30 @@ func TestDrainBuriesJSONNull(t *testing.T) {
 		b.wantState("due=0 payload=0 meta=0 stream=0 dead=1")
 	})
 }
+
+// The wait tells the bridge how long to sleep, so it must be right where drain stops early: nothing is due, the queue is
+// held, or the limit is reached.
+func TestDrainTellsHowLongToWait(t *testing.T) {
+	everywhere(t, func(b *testQueue) {
+		want := func(what string, moved int, least, most time.Duration) {
+			b.Helper()
+			d := b.drain(1)
+			if d.Moved != moved || d.Wait < least || d.Wait > most || d.Held != "" {
+				b.Errorf("%s: drained %+v, want %d moved and a wait of %v to %v", what, d, moved, least, most)
+			}
+		}
+		none := -time.Microsecond
+		want("nothing is scheduled", 0, none, none)
+		b.enqueue(Item{ID: "later", When: After(time.Hour), Payload: []byte("p")})
+		want("nothing is due", 0, time.Minute, time.Hour)
+		b.do("ZADD", b.k.Due, "5", "a", "6", "b")
+		b.do("HSET", b.k.Policy, "held", "1")
+		want("held", 0, none, none)
+		b.do("HDEL", b.k.Policy, "held")
+		want("one more is due", 1, 0, 0)
+		want("the last one that is due", 1, time.Minute, time.Hour)
+		want("nothing is due any more", 0, time.Minute, time.Hour)
+		b.do("HSET", b.k.Policy, "held", "1")
+		want("held, and nothing is due", 0, time.Minute, time.Hour)
+	})
+}

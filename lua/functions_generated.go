@@ -2,7 +2,7 @@
 
 package lua
 
-const functionsSource = "a6ba4b1062fc"
+const functionsSource = "3e019cbbcb94"
 
 func functionList() []Function {
 	return []Function{

@@ -3,6 +3,7 @@ package lua
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"regexp"
 	"slices"
@@ -43,20 +44,36 @@ var drainScript = load("drain",
 
 // Drain moves at most limit due messages into the stream, oldest due first, and stops after maxBytes.
 func Drain(ctx context.Context, c rueidis.Client, k Keys, limit, maxBytes int) (Drained, error) {
-	reply, err := drainScript.list(ctx, c, []string{k.Due, k.Payload, k.Meta, k.Stream, k.Dead, k.Turns, k.Policy, k.Rate,
-		k.History}, []string{strconv.Itoa(limit), strconv.Itoa(maxBytes), k.Actor}, 7)
+	message, err := drainScript.run(ctx, c, []string{k.Due, k.Payload, k.Meta, k.Stream, k.Dead, k.Turns, k.Policy, k.Rate,
+		k.History}, []string{strconv.Itoa(limit), strconv.Itoa(maxBytes), k.Actor})
+	if err != nil {
+		return Drained{}, err
+	}
+	if wait, err := message.AsInt64(); err == nil { // nothing is due
+		return Drained{Wait: duration(wait, time.Microsecond)}, nil
+	}
+	drained, err := drainedOf(message)
+	return drained, drainScript.unexpected(err)
+}
+
+// drainedOf parses drain's reply if messages were due.
+func drainedOf(message rueidis.RedisMessage) (Drained, error) {
+	reply, err := message.ToArray()
+	if err == nil && len(reply) != 7 {
+		err = fmt.Errorf("%d values where 7 belong", len(reply))
+	}
 	if err != nil {
 		return Drained{}, err
 	}
 	var n [4]int64
 	for i, at := range []int{0, 1, 2, 5} {
 		if n[i], err = reply[at].AsInt64(); err != nil {
-			return Drained{}, drainScript.unexpected(err)
+			return Drained{}, err
 		}
 	}
 	texts, err := textsOf([]rueidis.RedisMessage{reply[3], reply[4], reply[6]})
 	if err != nil {
-		return Drained{}, drainScript.unexpected(err)
+		return Drained{}, err
 	}
 	return Drained{
 		Moved: int(n[0]), Dead: int(n[1]), Wait: duration(n[2], time.Microsecond), Late: duration(n[3], time.Millisecond),

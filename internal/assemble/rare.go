@@ -12,8 +12,8 @@ import (
 // others.
 var rareFunctions = []string{
 	"begin_record", "told_text", "note_drained", "note_values", "write_record", // a history
-	"begin_flow",             // a rate limit, or a ready limit
-	"add_described",          // messages with a meta, and dead letters
+	"begin_flow",                              // a rate limit, or a ready limit
+	"gone_from", "add_retry", "add_described", // messages with a meta, and dead letters
 	"end_turns", "pass_held", // ordering keys
 	"bounds", // batches of more than 16 entries
 }
@@ -45,6 +45,21 @@ func changes(text, name string) bool {
 	assigned := `(?m)(?:^|[^\w.:])` + name + ` *(?:\[[^=\n]*\]|\.\w+)* *(?:,[\w .,\[\]]*)?=[^=]`
 	given := `\b(?:table\.insert|table\.remove|table\.sort|add_pair|extend_values)\(` + name + `\b`
 	return regexp.MustCompile(assigned + "|" + given).MatchString(text)
+}
+
+// deferred returns the functions, with deferring applied to the rare ones.
+func deferred(functions []function, constants, library luaText) ([]function, error) {
+	functions = slices.Clone(functions)
+	for i, f := range functions {
+		if !slices.Contains(rareFunctions, f.name) {
+			continue
+		}
+		var err error
+		if functions[i].text, err = deferring(f, constants, library); err != nil {
+			return nil, err
+		}
+	}
+	return functions, nil
 }
 
 // withoutRare returns the functions that are not rare.

@@ -81,6 +81,53 @@ func TestRareFunctionMayNotChangeALocalOfTheLibrary(t *testing.T) {
 	}
 }
 
+// What only the lines below restComment need is declared there. The handling of errors cannot see it, so it gets its
+// own declarations.
+func TestRestOfAScriptDeclaresWhatItNeeds(t *testing.T) {
+	t.Parallel()
+	const base = `local COMMON = 1
+local LIMIT = 2
+local function digits(n)
+  return n + COMMON
+end
+local function inner(n)
+  return digits(n) + LIMIT
+end
+local function is_denied(failure)
+  return inner(0) == failure
+end
+`
+	script := "if digits(1) then return 1 end\n" + restComment + "\nreturn inner(1)\n"
+	text, err := one(t, "-- KEYS[1] due (zset)\n", script, base).Script("one")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = `local COMMON = 1
+local LIMIT = 2
+local function digits(n)
+  return n + COMMON
+end
+local function main()
+if digits(1) then return 1 end
+local function inner(n)
+  return digits(n) + LIMIT
+end
+return inner(1)
+end
+local ok, reply = pcall(main)
+if ok then return reply end
+local function inner(n)
+  return digits(n) + LIMIT
+end
+local function is_denied(failure)
+  return inner(0) == failure
+end
+`
+	if !strings.HasPrefix(text, want) {
+		t.Errorf("the script begins with\n%s\nwant\n%s", text, want)
+	}
+}
+
 // A function that is renamed, or that needs no others any more, must leave the list of rare functions.
 func TestEachRareFunctionDefersOthers(t *testing.T) {
 	t.Parallel()

@@ -2,7 +2,6 @@ package assemble
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 )
 
@@ -14,34 +13,49 @@ const firstWriteComment = "-- Everything is known before the first write"
 // gets no generated check of its user's rights before its first write.
 const takesBackComment = firstWriteComment + ", and is taken back if a later one is refused."
 
+// restComment is the comment of a script whose most frequent calls return above it. The functions and constants that
+// only the lines below it need are declared there.
+const restComment = "-- Declared here: what only the lines below need."
+
+// restPlace stands in the place of restComment until the declarations replace it.
+const restPlace = "rest()"
+
 // Script returns the text of a script as the server gets it.
 func (s *Sources) Script(name string) (string, error) {
 	file, err := s.script(name)
 	if err != nil {
 		return "", err
 	}
-	script, err := s.guarded(file, withoutComments)
+	script, err := s.guarded(file, func(text string) string {
+		return withoutComments(strings.Replace(text, "\n"+restComment+"\n", "\n"+restPlace+"\n", 1))
+	})
 	if err != nil {
 		return "", err
 	}
 	// A declaration costs time in each run. So functions that only the handling of errors needs are declared after the
-	// return, and those that only a rare function needs are declared in it.
+	// return, those that only the lines below restComment need are declared there, and those that only a rare function
+	// needs are declared in it.
 	regular, onError, _ := strings.Cut(script, returnReply)
+	head, rest, _ := strings.Cut(regular, restPlace+"\n")
 	library := split(s.library(file))
 	constants, others := splitConstants(library.rest)
-	functions := library.reachedFrom(regular, rareFunctions)
-	library = library.withoutAll(functions)
-	script = regular + returnReply + library.reachableFrom(onError) + onError
-	common := constants.reachedFrom(others+textOf(withoutRare(functions))+script, nil)
-	constants = constants.withoutAll(common)
-	for i, f := range functions {
-		if slices.Contains(rareFunctions, f.name) {
-			if functions[i].text, err = deferring(f, constants, library); err != nil {
-				return "", fmt.Errorf("lua/%s: %w", file.path, err)
-			}
-		}
+	above := library.reachedFrom(head, rareFunctions)
+	library = library.withoutAll(above)
+	below := library.reachedFrom(rest, rareFunctions)
+	onError = library.reachableFrom(onError) + onError
+	commonAbove := constants.reachedFrom(others+textOf(withoutRare(above))+head+onError, nil)
+	constants = constants.withoutAll(commonAbove)
+	commonBelow := constants.reachedFrom(textOf(withoutRare(below))+rest, nil)
+	above, err = deferred(above, constants, library)
+	if err != nil {
+		return "", fmt.Errorf("lua/%s: %w", file.path, err)
 	}
-	return textOf(common) + others + textOf(functions) + script, nil
+	below, err = deferred(below, constants.withoutAll(commonBelow), library.withoutAll(below))
+	if err != nil {
+		return "", fmt.Errorf("lua/%s: %w", file.path, err)
+	}
+	return textOf(commonAbove) + others + textOf(above) + head +
+		textOf(commonBelow) + textOf(below) + rest + returnReply + onError, nil
 }
 
 // returnReply ends a script whose main function did not fail.

@@ -92,6 +92,19 @@ local function delivered_values(member, score, body, meta, is_gone, now)
   return values, false, nil, key
 end
 
+-- Adds a retry to the stream if its meta matches the pattern RETRY, as the meta of most retries does: such a meta need
+-- not be decoded. q: as in add_described. due: the due time as text. Returns the ID of the entry or the server's error
+-- reply, the message ID, the attempt and the group; nil if the meta does not match, or if the stream does not have the
+-- group.
+local function add_retry(q, body, fields, due)
+  if #fields >= 8192 then return nil end
+  local id, group, attempt, error = string.match(fields, RETRY)
+  if not id or q.is_gone(group) ~= false then return nil end
+  local added = redis.pcall('XADD', q.stream, '*', 'id', id, 'payload', body, 'attempt', attempt, 'due_ms', due,
+    'for', group, 'error', error)
+  return added, id, attempt, group
+end
+
 -- Adds a member that has a meta, or whose name is not a plain ID, to the stream or to the dead letters. q: drain's
 -- state; q.key is set to the message's ordering key. The first value returned is the outcome:
 --   'moved'    an entry was added; followed by its ID and its values

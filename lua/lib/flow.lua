@@ -68,13 +68,15 @@ local function begin_flow(per, burst, free_retries, ready_limit, due, stream, ra
     redis.call('SET', rate, digits(math.ceil(full_at)), 'PX', digits(rest_ms))
   end
 
-  -- Returns the due retries and redriven letters in the schedule, with their scores. If more than MOST_LOOKED_AT
-  -- members are due, it looks at so many of them. The clock chooses the rank of the first one, so that over several
-  -- calls each member is looked at.
-  local function due_retries()
-    local all = redis.call('ZCOUNT', due, '-inf', digits(now))
-    local first = all > MOST_LOOKED_AT and math.max(0, now_us % (all + MOST_LOOKED_AT) - MOST_LOOKED_AT) or 0
-    local last = math.min(first + MOST_LOOKED_AT, all)
+  -- When a limit holds a member back: returns the due retries and redriven letters behind it, with their scores; or nil
+  -- if none of them may pass. taken: how many members drain has taken; they are the first ones of the schedule. If more
+  -- than MOST_LOOKED_AT members are due, it looks at so many of them. The clock chooses the rank of the first one, so
+  -- that over several calls each member is looked at.
+  function flow.retries_behind(taken)
+    if flow.held == 'rate' and not free_retries then return nil end
+    local all = redis.call('ZCOUNT', due, '-inf', digits(now)) - taken
+    local skipped = all > MOST_LOOKED_AT and math.max(0, now_us % (all + MOST_LOOKED_AT) - MOST_LOOKED_AT) or 0
+    local first, last = taken + skipped, taken + math.min(skipped + MOST_LOOKED_AT, all)
     local found, bytes, page = {}, 0, 1
     while first < last and bytes < MOST_LOOKED_BYTES do
       local members = redis.call('ZRANGE', due, first, math.min(first + page, last) - 1, 'WITHSCORES')
@@ -111,17 +113,8 @@ local function begin_flow(per, burst, free_retries, ready_limit, due, stream, ra
     if not (free_retries and string.find(member, SEP, 1, true)) then spent = spent + 1 end
   end
 
-  -- If a limit holds a member back, takes the retries behind it that may pass, and removes them from the schedule.
-  -- done: the members that drain has taken; take appends to it. most: the largest length of done.
-  function flow.take_retries(done, most, take)
-    if not flow.held or flow.held == 'rate' and not free_retries then return end
-    local first = #done + 1
-    local found = due_retries()
-    for i = 1, #found, 2 do
-      if #done >= most or not flow.may_pass(found[i]) or not take(found[i], found[i + 1]) then break end
-    end
-    in_chunks('ZREM', due, done, first)
-  end
+  -- Removes from the schedule the retries that drain has taken from behind others: those in done from index first on.
+  function flow.remove_behind(done, first) in_chunks('ZREM', due, done, first) end
 
   -- Completes drain's reply, and stores the bucket: reply[3] is the wait, reply[6] the lateness without the delay by
   -- the rate, reply[7] the limit that holds the next member back. When the rate holds the next member back, the wait is
