@@ -22,52 +22,30 @@
 local policy, history, group = KEYS[5], KEYS[6], ARGV[1]
 local k = {stream = KEYS[1], due = KEYS[2], wake = KEYS[3], turns = KEYS[4]}
 local record = record_of(policy, history, ARGV) -- removes the actor from ARGV
-local group_json = record and ',"group":' .. told_text(group) .. '}'
 -- Everything is known before the first write.
-local bytes = 0
-
--- Whether the entry has the given message ID. True if the entry was deleted: it is pending all the same.
-local function has_id(entry, id)
-  local found = redis.call('XRANGE', k.stream, entry, entry)
-  bytes = bytes + bytes_of(found[1] and found[1][2])
-  local same = not found[1] or entry == id -- without a field id, the entry ID counts as the message ID
-  for f = 1, found[1] and #found[1][2] or 0, 2 do
-    if found[1][2][f] == 'id' then same = found[1][2][f + 1] == id end
-  end
-  return same
-end
-
-local KEY_AND_ID = '^' .. SEP .. '([^' .. SEP .. ']*)' .. SEP .. '(.*)$'
 local args, reply, acked = ARGV, {}, {}
 local n, m = 0, 0 -- the lengths of reply and acked; to count is cheaper than #
--- Replaces each id by the message ID alone, and stores the ordering keys in k.key_of.
-for i = 3, #args, 2 do
-  local key, id = nil, nil
-  if args[i] ~= '' then key, id = string.match(args[i], KEY_AND_ID) end
-  if key then
-    args[i] = id
-    k.key_of = k.key_of or {}
-    k.key_of[args[i - 1]] = key ~= '' and key or nil
-  end
-end
+local bytes = 0 -- of all entries that were compared
 for i = 2, #args, 2 do
-  local entry, id, won = args[i], args[i + 1], 0
-  if bytes >= MOST_BYTES then won = LATER
-  elseif id == '' or has_id(entry, id) then won = redis.call('XACK', k.stream, group, entry) end
+  local entry, id, won = args[i], args[i + 1], LATER
+  if id ~= '' then id = id_without_key(k, entry, id) end
+  if bytes < MOST_BYTES then
+    local same, read = true, 0
+    if id ~= '' then same, read = has_id(k.stream, entry, id) end
+    bytes = bytes + read
+    won = same and redis.call('XACK', k.stream, group, entry) or 0
+  end
   n = n + 1
   reply[n] = won
   if won == 1 then
     m = m + 1
     acked[m] = entry
-    if record then
-      local id_json = id ~= '' and ',"id":' .. told_text(id) or ''
-      add_pair(record.changes, 'acknowledged', '{"entry":' .. told_text(entry) .. id_json .. group_json)
-    end
+    if record then note_acknowledged(record, entry, id, group) end
   end
 end
 -- Deletes the entries that no group needs any more. Entries with an ordering key are kept apart in k.left: end_turns
 -- deletes them, too, and makes the next message of each key due.
-free(k.stream, part_keyed(k, acked))
+free(k.stream, group, part_keyed(k, acked))
 if k.left then pcall(end_turns, k) end
 if record then pcall(write_record, record) end
 return reply

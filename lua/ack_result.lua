@@ -30,29 +30,15 @@ if not is_count(attempt) or not is_count(age) then
 end
 if #value > 65536 then return redis.error_reply('ERR value has ' .. #value .. ' bytes; the limit is 65536') end
 
--- Whether the entry has the given message ID. It returns true if the entry was deleted, because a deleted entry may
--- still be pending.
-local function has_id()
-  local found = redis.call('XRANGE', k.stream, entry, entry)
-  local same = not found[1] or entry == id -- without a field id, the entry ID counts as the message ID
-  for f = 1, found[1] and #found[1][2] or 0, 2 do
-    if found[1][2][f] == 'id' then same = found[1][2][f + 1] == id end
-  end
-  return same
-end
-
 -- Everything is known before the first write, which is XACK.
 local now = now_ms()
-if not has_id() or redis.call('XACK', k.stream, group, entry) == 0 then return 0 end
+if not has_id(k.stream, entry, id) or redis.call('XACK', k.stream, group, entry) == 0 then return 0 end
 -- SET below sets the same expiry. A server at maxmemory always accepts PEXPIRE, and then accepts SET, too.
 redis.pcall('PEXPIRE', result, age)
 redis.call('SET', result, digits(now) .. ' ' .. attempt .. ' ' .. entry .. '\n' .. value, 'PX', age)
-if record then
-  local told = '{"entry":' .. told_text(entry) .. ',"id":' .. told_text(id) .. ',"group":' .. told_text(group) .. '}'
-  add_pair(record.changes, 'acknowledged', told)
-end
+if record then note_acknowledged(record, entry, id, group) end
 if key ~= '' then k.key_of = {[entry] = key} end
-free(k.stream, part_keyed(k, {entry}))
+free(k.stream, group, part_keyed(k, {entry}))
 if k.left then pcall(end_turns, k) end
 if record then pcall(write_record, record) end
 return 1

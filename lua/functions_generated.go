@@ -2,7 +2,7 @@
 
 package lua
 
-const functionsSource = "3e019cbbcb94"
+const functionsSource = "c9dd73bb0349"
 
 func functionList() []Function {
 	return []Function{

@@ -229,7 +229,7 @@ if cursor == '0-0' and #redis.call('XPENDING', k.stream, group, '-', '+', 1, con
 end
 -- Deletes the entries that no group needs any more. Entries with an ordering key are kept apart in k.left: end_turns
 -- deletes them, too, and makes the next message of each key due.
-free(k.stream, part_keyed(k, left))
+free(k.stream, group, part_keyed(k, left))
 if k.left then pcall(end_turns, k) end
 local notes = tonumber(ARGV[10] or 0) -- older bridges send none
 if notes > 0 then

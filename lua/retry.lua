@@ -97,7 +97,7 @@ for n, verdict in ipairs(verdicts) do
 end
 -- Deletes the entries that no group needs any more. Entries with an ordering key are kept apart in k.left: end_turns
 -- deletes them, too, and makes the next message of each key due.
-free(k.stream, part_keyed(k, left))
+free(k.stream, group, part_keyed(k, left))
 if k.left then pcall(end_turns, k) end
 wake_if_earlier(k.wake, before, k.soonest)
 for n = read + 1, #entries do verdicts[n] = LATER end

@@ -11,11 +11,12 @@ import (
 // needs it. Each declaration costs the server at least 500 instructions in every run, and a rare function needs many
 // others.
 var rareFunctions = []string{
-	"begin_record", "told_text", "note_drained", "note_values", "write_record", // a history
+	"begin_record", "told_text", "note_drained", "note_values", "note_acknowledged", "write_record", // a history
 	"begin_flow",                              // a rate limit, or a ready limit
 	"gone_from", "add_retry", "add_described", // messages with a meta, and dead letters
-	"end_turns", "pass_held", // ordering keys
-	"bounds", // batches of more than 16 entries
+	"end_turns", "pass_held", "id_without_key", // ordering keys
+	"has_id",    // entries that were read before the master may have changed
+	"free_many", // several groups, or batches of more than 16 entries
 }
 
 // deferring returns a declaration of the rare function f. When f is first called, it declares the constants and

@@ -19,14 +19,14 @@ end
 local function inner(n)
   return digits(n) + LIMIT
 end
-local function bounds(n)
+local function free_many(n)
   return inner(n)
 end
 local function end_turns(k)
   return digits(k)
 end
 `
-	const script = "if more then return bounds(digits(1)) end\nend_turns(1)\n"
+	const script = "if more then return free_many(digits(1)) end\nend_turns(1)\n"
 	text, err := one(t, "-- KEYS[1] due (zset)\n", script, base).Script("one")
 	if err != nil {
 		t.Fatal(err)
@@ -35,15 +35,15 @@ end
 local function digits(n)
   return n + COMMON
 end
-local function bounds(...)
+local function free_many(...)
 local LIMIT = 2
 local function inner(n)
   return digits(n) + LIMIT
 end
-function bounds(n)
+function free_many(n)
   return inner(n)
 end
-return bounds(...)
+return free_many(...)
 end
 local function end_turns(k)
   return digits(k)
@@ -59,20 +59,20 @@ local function main()
 // another function needs, too, is declared once, so it may change.
 func TestRareFunctionMayNotChangeALocalOfTheLibrary(t *testing.T) {
 	t.Parallel()
-	const rare = "local STATE = {}\nlocal function bounds(n)\n  %s\nend\nlocal function other()\n  return STATE\nend\n"
+	const rare = "local STATE = {}\nlocal function free_many(n)\n  %s\nend\nlocal function other()\n  return STATE\nend\n"
 	for _, c := range []struct {
 		body, script string
 		refused      bool
 	}{
-		{"return STATE[n] == STATE.n and #STATE <= n and {n = STATE}", "bounds(1)\n", false},
-		{"STATE = n", "bounds(1)\n", true},
-		{"n, STATE = 1, 2", "bounds(1)\n", true},
-		{"STATE, n = 1, 2", "bounds(1)\n", true},
-		{"STATE[n] = true", "bounds(1)\n", true},
-		{"STATE.n = true", "bounds(1)\n", true},
-		{"table.insert(STATE, n)", "bounds(1)\n", true},
-		{"add_pair(STATE, n, n)", "bounds(1)\n", true},
-		{"STATE = n", "bounds(other())\n", false},
+		{"return STATE[n] == STATE.n and #STATE <= n and {n = STATE}", "free_many(1)\n", false},
+		{"STATE = n", "free_many(1)\n", true},
+		{"n, STATE = 1, 2", "free_many(1)\n", true},
+		{"STATE, n = 1, 2", "free_many(1)\n", true},
+		{"STATE[n] = true", "free_many(1)\n", true},
+		{"STATE.n = true", "free_many(1)\n", true},
+		{"table.insert(STATE, n)", "free_many(1)\n", true},
+		{"add_pair(STATE, n, n)", "free_many(1)\n", true},
+		{"STATE = n", "free_many(other())\n", false},
 	} {
 		_, err := one(t, "-- KEYS[1] due (zset)\n", c.script, fmt.Sprintf(rare, c.body)).Script("one")
 		if refused := err != nil && strings.Contains(err.Error(), "changes STATE"); refused != c.refused {

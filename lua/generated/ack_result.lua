@@ -7,20 +7,8 @@ local function now_ms()
   local us = tonumber(t[2])
   return tonumber(t[1]) * 1000 + math.floor(us / 1000), us % 1000
 end
-local function in_chunks(command, key, values, from)
-  local sum = 0
-  for first = from or 1, #values, 1000 do
-    sum = sum + redis.call(command, key, unpack(values, first, math.min(first + 999, #values)))
-  end
-  return sum
-end
 local function is_count(s)
   return #s <= 15 and string.find(s, '^[1-9][0-9]*$') ~= nil
-end
-local function add_pair(list, a, b)
-  local n = #list
-  list[n + 1] = a
-  list[n + 2] = b
 end
 local function begin_record(...)
 local DEFAULT_HISTORY_MS = '86400000' -- one day
@@ -41,7 +29,7 @@ local function record_of(policy, history, args)
   if type(most) ~= 'string' then return nil end
   return begin_record(history, actor, most, redis.pcall('HGET', policy, 'history_ms'))
 end
-local function told_text(...)
+local function note_acknowledged(...)
 local MAX_VALUE_BYTES = 1024 -- longer values are cut
 local function is_simple(s)
   return string.find(s, '^[%w _.:/+-]*$') ~= nil
@@ -49,10 +37,20 @@ end
 local function quoted(s)
   return is_simple(s) and '"' .. s .. '"' or cjson.encode(s)
 end
-function told_text(s)
+local function add_pair(list, a, b)
+  local n = #list
+  list[n + 1] = a
+  list[n + 2] = b
+end
+local function told_text(s)
   return quoted(#s > MAX_VALUE_BYTES and string.sub(s, 1, MAX_VALUE_BYTES) or s)
 end
-return told_text(...)
+function note_acknowledged(record, entry, id, group)
+  local id_json = id ~= '' and ',"id":' .. told_text(id) or ''
+  local told = '{"entry":' .. told_text(entry) .. id_json .. ',"group":' .. told_text(group) .. '}'
+  add_pair(record.changes, 'acknowledged', told)
+end
+return note_acknowledged(...)
 end
 local function write_record(...)
 local MOST_CHANGES = 16 -- in one entry of the history
@@ -92,18 +90,51 @@ local function groups_of(stream)
   local groups = {}
   local reply = redis.pcall('XINFO', 'GROUPS', stream)
   if reply.err then return groups, reply.err end
-  for _, flat in ipairs(reply) do
-    local group = {}
-    for i = 1, #flat, 2 do
-      if flat[i] == 'name' then group.name = flat[i + 1]
-      elseif flat[i] == 'pending' then group.pending = tonumber(flat[i + 1])
-      elseif flat[i] == 'last-delivered-id' then group.last = flat[i + 1] or '0-0' end
+  for n, flat in ipairs(reply) do
+    local group = {name = flat[2], pending = tonumber(flat[6]), last = flat[8] or '0-0'}
+    if flat[1] ~= 'name' or flat[5] ~= 'pending' or flat[7] ~= 'last-delivered-id' then
+      for i = 1, #flat, 2 do
+        if flat[i] == 'name' then group.name = flat[i + 1]
+        elseif flat[i] == 'pending' then group.pending = tonumber(flat[i + 1])
+        elseif flat[i] == 'last-delivered-id' then group.last = flat[i + 1] or '0-0' end
+      end
     end
-    groups[#groups + 1] = group
+    groups[n] = group
   end
   return groups
 end
-local function bounds(...)
+local function has_id(...)
+local function bytes_of(body)
+  local bytes = 0
+  for i = 1, body and #body or 0 do bytes = bytes + #body[i] end
+  return bytes
+end
+function has_id(stream, entry, id)
+  local found = redis.call('XRANGE', stream, entry, entry)
+  local body = found[1] and found[1][2]
+  local same = not body or entry == id -- without a field id, the entry ID counts as the message ID
+  for i = 1, body and #body or 0, 2 do
+    if body[i] == 'id' then same = body[i + 1] == id end
+  end
+  return same, bytes_of(body)
+end
+return has_id(...)
+end
+local function id_range(ids)
+  local first, last = ids[1], ids[1]
+  for i = 2, #ids do
+    if less(last, ids[i]) then last = ids[i] elseif less(ids[i], first) then first = ids[i] end
+  end
+  return first, last
+end
+local function free_many(...)
+local function in_chunks(command, key, values, from)
+  local sum = 0
+  for first = from or 1, #values, 1000 do
+    sum = sum + redis.call(command, key, unpack(values, first, math.min(first + 999, #values)))
+  end
+  return sum
+end
 local function plus_one(number)
   local front, nines = string.match(number, '^(%d-)(9*)$')
   if front == '' then return '1' .. string.rep('0', #nines) end
@@ -117,7 +148,7 @@ local function successor(id)
   if ms ~= most then return plus_one(ms) .. '-0' end
   return id -- the largest possible ID
 end
-function bounds(stream, groups)
+local function bounds(stream, groups)
   local bound, delivered
   for _, group in ipairs(groups) do
     local own = successor(group.last)
@@ -130,8 +161,6 @@ function bounds(stream, groups)
   end
   return bound, delivered
 end
-return bounds(...)
-end
 local function trim_below(stream, bound, limit)
   local freed = redis.call('XTRIM', stream, 'MINID', '~', bound, 'LIMIT', math.max(limit, 100))
   return freed > 0 and freed or redis.call('XTRIM', stream, 'MINID', bound)
@@ -143,12 +172,12 @@ local function lookup_limit(groups)
   end
   return math.max(1, math.floor(4000 / math.max(1, holding)))
 end
-local function delete_unneeded(stream, groups, ids, first, last)
+local function delete_unneeded(stream, groups, ids, first, last, settled_by)
   local needed = {} -- entries that a group holds, or has not been given
   local most = 2 * #ids - 1
   for _, group in ipairs(groups) do
     local known_to = last -- the end of the range that was read
-    if group.pending > 0 then
+    if group.pending > 0 and group.name ~= settled_by then
       local pending = redis.call('XPENDING', stream, group.name, first, last, most)
       for _, one in ipairs(pending) do needed[one[1]] = true end
       if #pending == most then known_to = pending[most][1] end
@@ -172,25 +201,8 @@ local function delete_unneeded(stream, groups, ids, first, last)
   in_chunks('XDEL', stream, gone)
   return gone
 end
-local function id_range(ids)
-  local first, last = ids[1], ids[1]
-  for i = 2, #ids do
-    if less(last, ids[i]) then last = ids[i] elseif less(ids[i], first) then first = ids[i] end
-  end
-  return first, last
-end
-local function free(stream, ids)
-  if #ids == 0 then return end
-  if #ids <= 16 and (redis.REDIS_VERSION_NUM or 0) >= 0x080600 then
-    local answered, allowed = pcall(redis.acl_check_cmd, 'XDELEX', stream, 'ACKED', 'IDS', '1', '0-0')
-    if answered and allowed then
-      redis.call('XDELEX', stream, 'ACKED', 'IDS', #ids, unpack(ids))
-      return
-    end
-  end
-  local groups = groups_of(stream)
-  if #groups == 0 or #ids > lookup_limit(groups) then return end
-  local first, last = id_range(ids)
+function free_many(stream, group, groups, ids, first, last)
+  if #ids > lookup_limit(groups) then return end
   if #ids > 16 then
     local bound = bounds(stream, groups)
     if less(first, bound) then
@@ -200,7 +212,27 @@ local function free(stream, ids)
     local older_ms = tonumber((id_parts(last))) - tonumber((id_parts(bound)))
     if older_ms <= 1000 then return end
   end
-  delete_unneeded(stream, groups, ids, first, last)
+  delete_unneeded(stream, groups, ids, first, last, group)
+end
+return free_many(...)
+end
+local function free(stream, group, ids)
+  if #ids == 0 then return end
+  if #ids <= 16 and (redis.REDIS_VERSION_NUM or 0) >= 0x080600 then
+    local answered, allowed = pcall(redis.acl_check_cmd, 'XDELEX', stream, 'ACKED', 'IDS', '1', '0-0')
+    if answered and allowed then
+      redis.call('XDELEX', stream, 'ACKED', 'IDS', #ids, unpack(ids))
+      return
+    end
+  end
+  local groups = groups_of(stream)
+  if #groups == 0 then return end
+  local first, last = id_range(ids)
+  if #groups == 1 and #ids <= 16 and not less(groups[1].last, last) then
+    redis.call('XDEL', stream, unpack(ids))
+  else
+    free_many(stream, group, groups, ids, first, last)
+  end
 end
 local function part_keyed(k, left)
   if not k.key_of then return left end
@@ -229,6 +261,54 @@ end
 local function earlier(a, b)
   if not a or b and b < a then return b end
   return a
+end
+local function in_chunks(command, key, values, from)
+  local sum = 0
+  for first = from or 1, #values, 1000 do
+    sum = sum + redis.call(command, key, unpack(values, first, math.min(first + 999, #values)))
+  end
+  return sum
+end
+local function add_pair(list, a, b)
+  local n = #list
+  list[n + 1] = a
+  list[n + 2] = b
+end
+local function lookup_limit(groups)
+  local holding = 0
+  for _, group in ipairs(groups) do
+    if group.pending > 0 then holding = holding + 1 end
+  end
+  return math.max(1, math.floor(4000 / math.max(1, holding)))
+end
+local function delete_unneeded(stream, groups, ids, first, last, settled_by)
+  local needed = {} -- entries that a group holds, or has not been given
+  local most = 2 * #ids - 1
+  for _, group in ipairs(groups) do
+    local known_to = last -- the end of the range that was read
+    if group.pending > 0 and group.name ~= settled_by then
+      local pending = redis.call('XPENDING', stream, group.name, first, last, most)
+      for _, one in ipairs(pending) do needed[one[1]] = true end
+      if #pending == most then known_to = pending[most][1] end
+    end
+    if less(known_to, last) or less(group.last, last) then
+      for _, id in ipairs(ids) do
+        if not needed[id] then
+          if less(group.last, id) then
+            needed[id] = true
+          elseif less(known_to, id) and redis.call('XPENDING', stream, group.name, id, id, 1)[1] then
+            needed[id] = true
+          end
+        end
+      end
+    end
+  end
+  local gone = {}
+  for _, id in ipairs(ids) do
+    if not needed[id] then gone[#gone + 1] = id end
+  end
+  in_chunks('XDEL', stream, gone)
+  return gone
 end
 local function in_flight(key, holder_name)
   return key .. SEP .. 'busy' .. SEP .. holder_name
@@ -296,36 +376,25 @@ if not is_count(attempt) or not is_count(age) then
   return redis.error_reply('ERR attempt and age must be positive whole numbers')
 end
 if #value > 65536 then return redis.error_reply('ERR value has ' .. #value .. ' bytes; the limit is 65536') end
-local function has_id()
-  local found = redis.call('XRANGE', k.stream, entry, entry)
-  local same = not found[1] or entry == id -- without a field id, the entry ID counts as the message ID
-  for f = 1, found[1] and #found[1][2] or 0, 2 do
-    if found[1][2][f] == 'id' then same = found[1][2][f + 1] == id end
-  end
-  return same
-end
 do local may = redis.acl_check_cmd
 local lacks = may and (not may('XACK', KEYS[1], '0', '0') and {'XACK', KEYS[1]}
   or KEYS[7] and not may('PEXPIRE', KEYS[7], '0') and {'PEXPIRE', KEYS[7]}
   or KEYS[7] and not may('SET', KEYS[7], '0') and {'SET', KEYS[7]}
   or not may('TIME') and {'TIME', ''}
   or not may('XINFO', 'GROUPS', KEYS[1]) and {'XINFO GROUPS', KEYS[1]}
+  or not may('XRANGE', KEYS[1], '0', '0') and {'XRANGE', KEYS[1]}
   or not may('XPENDING', KEYS[1], '0') and {'XPENDING', KEYS[1]}
   or not may('XTRIM', KEYS[1], '0', '0') and {'XTRIM', KEYS[1]}
-  or not may('XDEL', KEYS[1], '0') and {'XDEL', KEYS[1]}
-  or not may('XRANGE', KEYS[1], '0', '0') and {'XRANGE', KEYS[1]})
+  or not may('XDEL', KEYS[1], '0') and {'XDEL', KEYS[1]})
 if lacks then return redis.error_reply('NOPERM this user lacks ' .. lacks[1] .. ' on "' .. (lacks[2] or '') ..
   '", which script ack_result may need; nothing was changed') end end
 local now = now_ms()
-if not has_id() or redis.call('XACK', k.stream, group, entry) == 0 then return 0 end
+if not has_id(k.stream, entry, id) or redis.call('XACK', k.stream, group, entry) == 0 then return 0 end
 redis.pcall('PEXPIRE', result, age)
 redis.call('SET', result, digits(now) .. ' ' .. attempt .. ' ' .. entry .. '\n' .. value, 'PX', age)
-if record then
-  local told = '{"entry":' .. told_text(entry) .. ',"id":' .. told_text(id) .. ',"group":' .. told_text(group) .. '}'
-  add_pair(record.changes, 'acknowledged', told)
-end
+if record then note_acknowledged(record, entry, id, group) end
 if key ~= '' then k.key_of = {[entry] = key} end
-free(k.stream, part_keyed(k, {entry}))
+free(k.stream, group, part_keyed(k, {entry}))
 if k.left then pcall(end_turns, k) end
 if record then pcall(write_record, record) end
 return 1
@@ -373,13 +442,13 @@ local lacks = may and (not may('XACK', KEYS[1], '0', '0') and {'XACK', KEYS[1]}
   or KEYS[6] and not may('XTRIM', KEYS[6], '0', '0') and {'XTRIM', KEYS[6]}
   or not may('XTRIM', KEYS[1], '0', '0') and {'XTRIM', KEYS[1]}
   or not may('XINFO', 'GROUPS', KEYS[1]) and {'XINFO GROUPS', KEYS[1]}
+  or not may('XRANGE', KEYS[1], '0', '0') and {'XRANGE', KEYS[1]}
   or not may('XPENDING', KEYS[1], '0') and {'XPENDING', KEYS[1]}
   or not may('XDEL', KEYS[1], '0') and {'XDEL', KEYS[1]}
   or KEYS[4] and not may('ZRANGEBYLEX', KEYS[4], '0', '0') and {'ZRANGEBYLEX', KEYS[4]}
   or KEYS[4] and not may('ZREM', KEYS[4], '0') and {'ZREM', KEYS[4]}
   or not may('ZSCORE', KEYS[2], '0') and {'ZSCORE', KEYS[2]}
-  or not may('ZADD', KEYS[2], '0', '0') and {'ZADD', KEYS[2]}
-  or not may('XRANGE', KEYS[1], '0', '0') and {'XRANGE', KEYS[1]})
+  or not may('ZADD', KEYS[2], '0', '0') and {'ZADD', KEYS[2]})
 if lacks then return redis.error_reply('NOPERM this user lacks ' .. lacks[1] .. ' on "' .. (lacks[2] or '') ..
   '", which script ack_result may need; nothing was changed') end end
 end

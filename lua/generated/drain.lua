@@ -473,14 +473,16 @@ local function groups_of(stream)
   local groups = {}
   local reply = redis.pcall('XINFO', 'GROUPS', stream)
   if reply.err then return groups, reply.err end
-  for _, flat in ipairs(reply) do
-    local group = {}
-    for i = 1, #flat, 2 do
-      if flat[i] == 'name' then group.name = flat[i + 1]
-      elseif flat[i] == 'pending' then group.pending = tonumber(flat[i + 1])
-      elseif flat[i] == 'last-delivered-id' then group.last = flat[i + 1] or '0-0' end
+  for n, flat in ipairs(reply) do
+    local group = {name = flat[2], pending = tonumber(flat[6]), last = flat[8] or '0-0'}
+    if flat[1] ~= 'name' or flat[5] ~= 'pending' or flat[7] ~= 'last-delivered-id' then
+      for i = 1, #flat, 2 do
+        if flat[i] == 'name' then group.name = flat[i + 1]
+        elseif flat[i] == 'pending' then group.pending = tonumber(flat[i + 1])
+        elseif flat[i] == 'last-delivered-id' then group.last = flat[i + 1] or '0-0' end
+      end
     end
-    groups[#groups + 1] = group
+    groups[n] = group
   end
   return groups
 end

@@ -235,18 +235,27 @@ local function groups_of(stream)
   local groups = {}
   local reply = redis.pcall('XINFO', 'GROUPS', stream)
   if reply.err then return groups, reply.err end
-  for _, flat in ipairs(reply) do
-    local group = {}
-    for i = 1, #flat, 2 do
-      if flat[i] == 'name' then group.name = flat[i + 1]
-      elseif flat[i] == 'pending' then group.pending = tonumber(flat[i + 1])
-      elseif flat[i] == 'last-delivered-id' then group.last = flat[i + 1] or '0-0' end
+  for n, flat in ipairs(reply) do
+    local group = {name = flat[2], pending = tonumber(flat[6]), last = flat[8] or '0-0'}
+    if flat[1] ~= 'name' or flat[5] ~= 'pending' or flat[7] ~= 'last-delivered-id' then
+      for i = 1, #flat, 2 do
+        if flat[i] == 'name' then group.name = flat[i + 1]
+        elseif flat[i] == 'pending' then group.pending = tonumber(flat[i + 1])
+        elseif flat[i] == 'last-delivered-id' then group.last = flat[i + 1] or '0-0' end
+      end
     end
-    groups[#groups + 1] = group
+    groups[n] = group
   end
   return groups
 end
-local function bounds(...)
+local function id_range(ids)
+  local first, last = ids[1], ids[1]
+  for i = 2, #ids do
+    if less(last, ids[i]) then last = ids[i] elseif less(ids[i], first) then first = ids[i] end
+  end
+  return first, last
+end
+local function free_many(...)
 local function plus_one(number)
   local front, nines = string.match(number, '^(%d-)(9*)$')
   if front == '' then return '1' .. string.rep('0', #nines) end
@@ -260,7 +269,7 @@ local function successor(id)
   if ms ~= most then return plus_one(ms) .. '-0' end
   return id -- the largest possible ID
 end
-function bounds(stream, groups)
+local function bounds(stream, groups)
   local bound, delivered
   for _, group in ipairs(groups) do
     local own = successor(group.last)
@@ -273,8 +282,6 @@ function bounds(stream, groups)
   end
   return bound, delivered
 end
-return bounds(...)
-end
 local function trim_below(stream, bound, limit)
   local freed = redis.call('XTRIM', stream, 'MINID', '~', bound, 'LIMIT', math.max(limit, 100))
   return freed > 0 and freed or redis.call('XTRIM', stream, 'MINID', bound)
@@ -286,12 +293,12 @@ local function lookup_limit(groups)
   end
   return math.max(1, math.floor(4000 / math.max(1, holding)))
 end
-local function delete_unneeded(stream, groups, ids, first, last)
+local function delete_unneeded(stream, groups, ids, first, last, settled_by)
   local needed = {} -- entries that a group holds, or has not been given
   local most = 2 * #ids - 1
   for _, group in ipairs(groups) do
     local known_to = last -- the end of the range that was read
-    if group.pending > 0 then
+    if group.pending > 0 and group.name ~= settled_by then
       local pending = redis.call('XPENDING', stream, group.name, first, last, most)
       for _, one in ipairs(pending) do needed[one[1]] = true end
       if #pending == most then known_to = pending[most][1] end
@@ -315,25 +322,8 @@ local function delete_unneeded(stream, groups, ids, first, last)
   in_chunks('XDEL', stream, gone)
   return gone
 end
-local function id_range(ids)
-  local first, last = ids[1], ids[1]
-  for i = 2, #ids do
-    if less(last, ids[i]) then last = ids[i] elseif less(ids[i], first) then first = ids[i] end
-  end
-  return first, last
-end
-local function free(stream, ids)
-  if #ids == 0 then return end
-  if #ids <= 16 and (redis.REDIS_VERSION_NUM or 0) >= 0x080600 then
-    local answered, allowed = pcall(redis.acl_check_cmd, 'XDELEX', stream, 'ACKED', 'IDS', '1', '0-0')
-    if answered and allowed then
-      redis.call('XDELEX', stream, 'ACKED', 'IDS', #ids, unpack(ids))
-      return
-    end
-  end
-  local groups = groups_of(stream)
-  if #groups == 0 or #ids > lookup_limit(groups) then return end
-  local first, last = id_range(ids)
+function free_many(stream, group, groups, ids, first, last)
+  if #ids > lookup_limit(groups) then return end
   if #ids > 16 then
     local bound = bounds(stream, groups)
     if less(first, bound) then
@@ -343,7 +333,27 @@ local function free(stream, ids)
     local older_ms = tonumber((id_parts(last))) - tonumber((id_parts(bound)))
     if older_ms <= 1000 then return end
   end
-  delete_unneeded(stream, groups, ids, first, last)
+  delete_unneeded(stream, groups, ids, first, last, group)
+end
+return free_many(...)
+end
+local function free(stream, group, ids)
+  if #ids == 0 then return end
+  if #ids <= 16 and (redis.REDIS_VERSION_NUM or 0) >= 0x080600 then
+    local answered, allowed = pcall(redis.acl_check_cmd, 'XDELEX', stream, 'ACKED', 'IDS', '1', '0-0')
+    if answered and allowed then
+      redis.call('XDELEX', stream, 'ACKED', 'IDS', #ids, unpack(ids))
+      return
+    end
+  end
+  local groups = groups_of(stream)
+  if #groups == 0 then return end
+  local first, last = id_range(ids)
+  if #groups == 1 and #ids <= 16 and not less(groups[1].last, last) then
+    redis.call('XDEL', stream, unpack(ids))
+  else
+    free_many(stream, group, groups, ids, first, last)
+  end
 end
 local function in_flight(key, holder_name)
   return key .. SEP .. 'busy' .. SEP .. holder_name
@@ -381,6 +391,42 @@ end
 local function earlier(a, b)
   if not a or b and b < a then return b end
   return a
+end
+local function lookup_limit(groups)
+  local holding = 0
+  for _, group in ipairs(groups) do
+    if group.pending > 0 then holding = holding + 1 end
+  end
+  return math.max(1, math.floor(4000 / math.max(1, holding)))
+end
+local function delete_unneeded(stream, groups, ids, first, last, settled_by)
+  local needed = {} -- entries that a group holds, or has not been given
+  local most = 2 * #ids - 1
+  for _, group in ipairs(groups) do
+    local known_to = last -- the end of the range that was read
+    if group.pending > 0 and group.name ~= settled_by then
+      local pending = redis.call('XPENDING', stream, group.name, first, last, most)
+      for _, one in ipairs(pending) do needed[one[1]] = true end
+      if #pending == most then known_to = pending[most][1] end
+    end
+    if less(known_to, last) or less(group.last, last) then
+      for _, id in ipairs(ids) do
+        if not needed[id] then
+          if less(group.last, id) then
+            needed[id] = true
+          elseif less(known_to, id) and redis.call('XPENDING', stream, group.name, id, id, 1)[1] then
+            needed[id] = true
+          end
+        end
+      end
+    end
+  end
+  local gone = {}
+  for _, id in ipairs(ids) do
+    if not needed[id] then gone[#gone + 1] = id end
+  end
+  in_chunks('XDEL', stream, gone)
+  return gone
 end
 local function read_place(place, key)
   if not place then return nil end
@@ -839,7 +885,7 @@ local left = {}
 for n, verdict in ipairs(verdicts) do
   if verdict > LOST then left[#left + 1] = entries[n] end
 end
-free(k.stream, part_keyed(k, left))
+free(k.stream, group, part_keyed(k, left))
 if k.left then pcall(end_turns, k) end
 wake_if_earlier(k.wake, before, k.soonest)
 for n = read + 1, #entries do verdicts[n] = LATER end

@@ -44,14 +44,16 @@ local function groups_of(stream)
   local groups = {}
   local reply = redis.pcall('XINFO', 'GROUPS', stream)
   if reply.err then return groups, reply.err end
-  for _, flat in ipairs(reply) do
-    local group = {}
-    for i = 1, #flat, 2 do
-      if flat[i] == 'name' then group.name = flat[i + 1]
-      elseif flat[i] == 'pending' then group.pending = tonumber(flat[i + 1])
-      elseif flat[i] == 'last-delivered-id' then group.last = flat[i + 1] or '0-0' end
+  for n, flat in ipairs(reply) do
+    local group = {name = flat[2], pending = tonumber(flat[6]), last = flat[8] or '0-0'}
+    if flat[1] ~= 'name' or flat[5] ~= 'pending' or flat[7] ~= 'last-delivered-id' then
+      for i = 1, #flat, 2 do
+        if flat[i] == 'name' then group.name = flat[i + 1]
+        elseif flat[i] == 'pending' then group.pending = tonumber(flat[i + 1])
+        elseif flat[i] == 'last-delivered-id' then group.last = flat[i + 1] or '0-0' end
+      end
     end
-    groups[#groups + 1] = group
+    groups[n] = group
   end
   return groups
 end
@@ -92,12 +94,12 @@ local function lookup_limit(groups)
   end
   return math.max(1, math.floor(4000 / math.max(1, holding)))
 end
-local function delete_unneeded(stream, groups, ids, first, last)
+local function delete_unneeded(stream, groups, ids, first, last, settled_by)
   local needed = {} -- entries that a group holds, or has not been given
   local most = 2 * #ids - 1
   for _, group in ipairs(groups) do
     local known_to = last -- the end of the range that was read
-    if group.pending > 0 then
+    if group.pending > 0 and group.name ~= settled_by then
       local pending = redis.call('XPENDING', stream, group.name, first, last, most)
       for _, one in ipairs(pending) do needed[one[1]] = true end
       if #pending == most then known_to = pending[most][1] end

@@ -27,14 +27,17 @@ local function groups_of(stream)
   local groups = {}
   local reply = redis.pcall('XINFO', 'GROUPS', stream)
   if reply.err then return groups, reply.err end
-  for _, flat in ipairs(reply) do
-    local group = {}
-    for i = 1, #flat, 2 do
-      if flat[i] == 'name' then group.name = flat[i + 1]
-      elseif flat[i] == 'pending' then group.pending = tonumber(flat[i + 1])
-      elseif flat[i] == 'last-delivered-id' then group.last = flat[i + 1] or '0-0' end
+  for n, flat in ipairs(reply) do
+    local group = {name = flat[2], pending = tonumber(flat[6]), last = flat[8] or '0-0'}
+    -- Every known server has the fields at these indexes. They are searched for if another server has not.
+    if flat[1] ~= 'name' or flat[5] ~= 'pending' or flat[7] ~= 'last-delivered-id' then
+      for i = 1, #flat, 2 do
+        if flat[i] == 'name' then group.name = flat[i + 1]
+        elseif flat[i] == 'pending' then group.pending = tonumber(flat[i + 1])
+        elseif flat[i] == 'last-delivered-id' then group.last = flat[i + 1] or '0-0' end
+      end
     end
-    groups[#groups + 1] = group
+    groups[n] = group
   end
   return groups
 end
@@ -49,6 +52,18 @@ local function is_held(stream)
     if tonumber(flat[at]) > 0 then return true, #reply end
   end
   return false, #reply
+end
+
+-- Whether an entry has a message ID. True if the entry was deleted: it may still be pending. It also returns the bytes
+-- that it read.
+local function has_id(stream, entry, id)
+  local found = redis.call('XRANGE', stream, entry, entry)
+  local body = found[1] and found[1][2]
+  local same = not body or entry == id -- without a field id, the entry ID counts as the message ID
+  for i = 1, body and #body or 0, 2 do
+    if body[i] == 'id' then same = body[i + 1] == id end
+  end
+  return same, bytes_of(body)
 end
 
 -- Adds one to a number of up to 20 digits, as text.
@@ -104,13 +119,15 @@ end
 
 -- Of the given entries (all between first and last), deletes those that every group has been given and no group holds.
 -- For each group that holds any entries, it reads one range of pending entries, about twice as long as the list.
--- Entries behind that range are looked up one by one. Returns the deleted entries.
-local function delete_unneeded(stream, groups, ids, first, last)
+-- Entries behind that range are looked up one by one. settled_by: the group for which the calling script has
+-- acknowledged all of the entries, so that this group holds none of them; nil if there is no such group. Returns the
+-- deleted entries.
+local function delete_unneeded(stream, groups, ids, first, last, settled_by)
   local needed = {} -- entries that a group holds, or has not been given
   local most = 2 * #ids - 1
   for _, group in ipairs(groups) do
     local known_to = last -- the end of the range that was read
-    if group.pending > 0 then
+    if group.pending > 0 and group.name ~= settled_by then
       local pending = redis.call('XPENDING', stream, group.name, first, last, most)
       for _, one in ipairs(pending) do needed[one[1]] = true end
       if #pending == most then known_to = pending[most][1] end
@@ -144,16 +161,34 @@ local function id_range(ids)
   return first, last
 end
 
--- Deletes entries from the stream if no group needs them. ids: the IDs of the entries, in any order. The calling script
--- has acknowledged each entry for a group, so the stream has a group. The entries are deleted in one of three ways:
+-- Frees entries of a stream with several groups, and more than 16 entries of any stream; see free. first and last: the
+-- earliest and the latest of the entries.
+local function free_many(stream, group, groups, ids, first, last)
+  if #ids > lookup_limit(groups) then return end
+  if #ids > 16 then
+    local bound = bounds(stream, groups)
+    if less(first, bound) then
+      trim_below(stream, bound, 1000)
+      return
+    end
+    local older_ms = tonumber((id_parts(last))) - tonumber((id_parts(bound)))
+    if older_ms <= 1000 then return end
+  end
+  delete_unneeded(stream, groups, ids, first, last, group)
+end
+
+-- Deletes entries from the stream if no group needs them. ids: the IDs of the entries, in any order. group: the calling
+-- script has acknowledged each entry for this group, so the stream has a group. The entries are deleted in one of three
+-- ways:
 --
 --   XDELEX  for up to 16 entries, if the server is Redis 8.6 or later and the user has the right to XDELEX.
 --   XTRIM   for more than 16 entries. A trim costs next to nothing for each entry. It deletes the entries below a
 --           bound: the oldest entry that a group still needs. If no entry of ids is below the bound, the trim waits for
 --           the call that acknowledges the entries for the slowest group.
---   XDEL    for the other entries. free asks each group whether it needs them. It also does so for more than 16 entries
---           if the bound is more than a second older than them, because a trim may then delete nothing for a long time.
-local function free(stream, ids)
+--   XDEL    for the other entries. If group is the only one, free deletes them at once. Otherwise it asks each other
+--           group whether it needs them. It also does so for more than 16 entries if the bound is more than a second
+--           older than them, because a trim may then delete nothing for a long time.
+local function free(stream, group, ids)
   if #ids == 0 then return end
   -- XDELEX checks all groups itself. On a stream without groups it would delete all given entries; this stream has a
   -- group. Before Redis 8.6, XDELEX may keep an entry because it still counts a destroyed group. The in-process server
@@ -169,16 +204,12 @@ local function free(stream, ids)
     end
   end
   local groups = groups_of(stream)
-  if #groups == 0 or #ids > lookup_limit(groups) then return end
+  if #groups == 0 then return end
   local first, last = id_range(ids)
-  if #ids > 16 then
-    local bound = bounds(stream, groups)
-    if less(first, bound) then
-      trim_below(stream, bound, 1000)
-      return
-    end
-    local older_ms = tonumber((id_parts(last))) - tonumber((id_parts(bound)))
-    if older_ms <= 1000 then return end
+  -- A group that was set back, by XGROUP SETID, needs the entries again.
+  if #groups == 1 and #ids <= 16 and not less(groups[1].last, last) then
+    redis.call('XDEL', stream, unpack(ids))
+  else
+    free_many(stream, group, groups, ids, first, last)
   end
-  delete_unneeded(stream, groups, ids, first, last)
 end

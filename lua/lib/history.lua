@@ -67,6 +67,13 @@ local function note_values(record, event, name, id, values, consumer, idle)
   add_pair(record.changes, event, table.concat(told, ',') .. '}')
 end
 
+-- Records that a group acknowledged an entry. id: the message ID; '' = it is not known.
+local function note_acknowledged(record, entry, id, group)
+  local id_json = id ~= '' and ',"id":' .. told_text(id) or ''
+  local told = '{"entry":' .. told_text(entry) .. id_json .. ',"group":' .. told_text(group) .. '}'
+  add_pair(record.changes, 'acknowledged', told)
+end
+
 -- Returns the consumer that holds an entry, and the ms since the entry was delivered or last extended; two '' if the
 -- entry is not pending. It is called before the entry leaves the pending list. A script that claims entries stores
 -- their XPENDING rows in record.holders before the claim, because the claim changes them.

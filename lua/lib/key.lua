@@ -143,6 +143,16 @@ local function note_key(k, entry, key)
   k.key_of[entry] = key
 end
 
+-- Returns the message ID of an entry from the text that ack gets for it: <message ID> or SEP <key> SEP <message ID>.
+-- Stores the key, if there is one, in k.key_of.
+local function id_without_key(k, entry, text)
+  local key, id = string.match(text, '^' .. SEP .. '([^' .. SEP .. ']*)' .. SEP .. '(.*)$')
+  if not key then return text end
+  k.key_of = k.key_of or {}
+  k.key_of[entry] = key ~= '' and key or nil
+  return id
+end
+
 -- Lets a retry hold the key of its entry. If the policy lets the next message overtake a retry, the retry holds the key
 -- only if always is true.
 local function keep_key(k, entry, member, always)
