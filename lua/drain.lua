@@ -41,17 +41,20 @@ local policy, rate, history = KEYS[7], KEYS[8], KEYS[9]
 local limit, max_bytes = tonumber(ARGV[1]), tonumber(ARGV[2])
 -- This changes nothing. A server at maxmemory always accepts it, and then accepts this script's further writes, too.
 redis.call('XDEL', stream, '0-0')
-local set = redis.call('HMGET', policy, 'held', 'history', 'history_ms', 'rate', 'burst', 'free_retries', 'ready_limit')
+local set = redis.call('HMGET', policy, 'held', 'history', 'rate', 'ready_limit')
 if set[1] == '1' then return -1 end
 local has_meta = redis.call('HLEN', meta) > 0
-local record = history and set[2] and begin_record(history, ARGV[3], set[2], set[3])
-local flow = nil -- stays nil if the policy limits nothing
-if set[4] or set[7] then
-  flow = begin_flow(set[4], set[5], set[6], set[7], due, stream, rate, now, fraction)
+local record, flow = nil, nil -- flow stays nil if the policy limits nothing
+if history and set[2] then
+  record = begin_record(history, ARGV[3], set[2], redis.call('HMGET', policy, 'history_ms')[1])
+end
+if set[3] or set[4] then
+  local more = redis.call('HMGET', policy, 'burst', 'free_retries')
+  flow = begin_flow(set[3], more[1], more[2], set[4], due, stream, rate, now, fraction)
 end
 -- Everything is known before the first write.
 
-local q = nil -- the state of add_retry and add_described; nil until a message needs it
+local q = nil -- the state of add_other; nil until a message needs it
 local done = {} -- the members that leave the schedule; they are its first ones, in order of due time
 local behind = nil -- the index in done from which on its members are retries from behind one that is held back
 local moved, buried, put_off = 0, 0, 0
@@ -89,12 +92,7 @@ while members do
         added = redis.pcall('XADD', stream, '*', 'id', member, 'payload', body, 'attempt', '1', 'due_ms', due_before)
       else
         q = q or {due = due, stream = stream, dead = dead, turns = turns, now = now, held = {}}
-        q.is_gone = q.is_gone or gone_from(stream)
-        q.key = nil
-        if fields and size <= MAX_ENTRY_BYTES then
-          added, id, attempt, group = add_retry(q, body, fields, due_before)
-        end
-        if not added then outcome, added, values = add_described(q, member, score, body, fields) end
+        outcome, added, values, id, attempt, group = add_other(q, member, score, body, fields, due_before)
       end
       if not outcome or type(added) == 'table' then
         refusal = outcome and added.err or added

@@ -2,7 +2,7 @@
 
 package lua
 
-const functionsSource = "c9dd73bb0349"
+const functionsSource = "dde967933b32"
 
 func functionList() []Function {
 	return []Function{

@@ -58,7 +58,29 @@ func (s *Sources) needsAfterFirstWrite(file *source) ([]Need, error) {
 		}
 	}
 	all, err := needsOf(file, above.reachableFrom(writes)+writes)
-	return withoutOptionalKeys(file, all), err
+	return withoutCertain(file, before, withoutOptionalKeys(file, all)), err
+}
+
+// certainCommand matches a line outside of functions and conditions that sends a command. Each run that comes to the
+// next line has sent it, and its refusal would have ended the script.
+var certainCommand = regexp.MustCompile(
+	`(?m)^(?:local [\w, ]+ = (?:\w+, )*)?redis\.call\('([A-Z]+)'(?:, '([A-Z]+)')?, (?:\w+\.)?(\w+)`)
+
+// withoutCertain returns the needs without the keys for which the same command stands in before as a certain one: the
+// run itself has shown that its user has the right.
+func withoutCertain(file *source, before string, needs []Need) (rest []Need) {
+	for _, n := range needs {
+		keys := slices.Clone(n.Keys)
+		for _, m := range certainCommand.FindAllStringSubmatch(before, -1) {
+			if m[1] == n.Command || m[1]+" "+m[2] == n.Command {
+				keys = slices.DeleteFunc(keys, func(key int) bool { return file.header.Keys[key] == m[3] })
+			}
+		}
+		if len(keys) > 0 || len(n.Keys) == 0 {
+			rest = append(rest, Need{Command: n.Command, Keys: keys})
+		}
+	}
+	return rest
 }
 
 // optionalKeys are keys that few queues use. The rights to them are not checked, because a check in each call would

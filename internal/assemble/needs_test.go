@@ -44,8 +44,11 @@ end
 	const script = `local due, meta, turns = KEYS[1], KEYS[2], KEYS[4]
 local score = redis.call('ZSCORE', due, 'a')
 local groups = redis.call('XINFO', 'GROUPS', k.stream)
+local first = score and redis.call('ZRANGE', due, 0, 0)
 -- Everything is known before the first write: the score.
 redis.call('ZADD', due, 1, 'a')
+redis.call('ZSCORE', due, 'b')
+redis.call('ZRANGE', due, 1, 1)
 redis.call('ZADD', turns, 1, 'a')
 remove(meta, {'a'})
 if score then pcall(pass, due) end
@@ -60,12 +63,13 @@ if score then pcall(pass, due) end
 		t.Fatal(err)
 	}
 	// HDEL is for any hash, because the function has the key as a parameter.
-	wantAll := "[{ZSCORE [0]} {XINFO GROUPS []} {ZADD [0 3]} {HDEL [1 2]} {ZREM [0 3]}]"
+	wantAll := "[{ZSCORE [0]} {XINFO GROUPS []} {ZRANGE [0]} {ZADD [0 3]} {HDEL [1 2]} {ZREM [0 3]}]"
 	if got := fmt.Sprint(all); got != wantAll {
 		t.Errorf("the script needs %s, want %s", got, wantAll)
 	}
-	// Not asked for are the write to turns and the ZREM of the last line, which runs in a pcall and may fail.
-	wantLate := "[{ZADD [0]} {HDEL [1 2]}]"
+	// Not asked for are the ZSCORE, which each run has sent before; the write to turns; and the ZREM of the last line,
+	// which runs in a pcall and may fail.
+	wantLate := "[{ZADD [0]} {ZRANGE [0]} {HDEL [1 2]}]"
 	if got := fmt.Sprint(late); got != wantLate {
 		t.Errorf("after its first write the script needs %s, want %s", got, wantLate)
 	}
@@ -75,6 +79,7 @@ if score then pcall(pass, due) end
 	}
 	before, after, _ := strings.Cut(text, "redis.call('ZADD', due, 1, 'a')")
 	const asked = `local lacks = may and (not may('ZADD', KEYS[1], '0', '0') and {'ZADD', KEYS[1]}
+  or not may('ZRANGE', KEYS[1], '0', '0') and {'ZRANGE', KEYS[1]}
   or not may('HDEL', KEYS[2], '0') and {'HDEL', KEYS[2]}
   or KEYS[3] and not may('HDEL', KEYS[3], '0') and {'HDEL', KEYS[3]})
 `

@@ -12,8 +12,8 @@ import (
 // others.
 var rareFunctions = []string{
 	"begin_record", "told_text", "note_drained", "note_values", "note_acknowledged", "write_record", // a history
-	"begin_flow",                              // a rate limit, or a ready limit
-	"gone_from", "add_retry", "add_described", // messages with a meta, and dead letters
+	"begin_flow",                               // a rate limit, or a ready limit
+	"add_other",                                // messages with a meta, and dead letters
 	"end_turns", "pass_held", "id_without_key", // ordering keys
 	"has_id",    // entries that were read before the master may have changed
 	"free_many", // several groups, or batches of more than 16 entries

@@ -267,7 +267,6 @@ end
 redis.call('XDEL', stream, '0-0')
 do local may = redis.acl_check_cmd
 local lacks = may and (not may('XRANGE', KEYS[1], '0', '0') and {'XRANGE', KEYS[1]}
-  or not may('XDEL', KEYS[1], '0') and {'XDEL', KEYS[1]}
   or not may('ZREM', KEYS[3], '0') and {'ZREM', KEYS[3]}
   or not may('XADD', KEYS[4], '0', '0', '0') and {'XADD', KEYS[4]}
   or not may('XPENDING', KEYS[1], '0') and {'XPENDING', KEYS[1]}

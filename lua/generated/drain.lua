@@ -131,46 +131,7 @@ local function due_ms(score)
   local n = tonumber(score)
   return digits((n and n > 0) and math.ceil(n) or 0)
 end
-local function gone_from(...)
-local function group_names(stream)
-  local names = {}
-  local reply = redis.pcall('XINFO', 'GROUPS', stream)
-  if reply.err then
-    if string.find(reply.err, 'no such key', 1, true) then return names end
-    return nil, reply.err
-  end
-  for _, flat in ipairs(reply) do
-    for i = 1, #flat, 2 do
-      if flat[i] == 'name' then names[flat[i + 1]] = true end
-    end
-  end
-  return names
-end
-function gone_from(stream)
-  local names, err
-  return function(group)
-    if not group or group == '' then return false end
-    if not names then names, err = group_names(stream) end
-    if not names then return nil, err end
-    return not names[group]
-  end
-end
-return gone_from(...)
-end
-local function add_retry(...)
-local RETRY = '^{"id":"([^%c"\\\127-\255]+)","for":"([^%c"\\\127-\255]+)",' ..
-  '"attempt":"([1-9])","error":"([^%c"\\\127-\255]*)"}$'
-function add_retry(q, body, fields, due)
-  if #fields >= 8192 then return nil end
-  local id, group, attempt, error = string.match(fields, RETRY)
-  if not id or q.is_gone(group) ~= false then return nil end
-  local added = redis.pcall('XADD', q.stream, '*', 'id', id, 'payload', body, 'attempt', attempt, 'due_ms', due,
-    'for', group, 'error', error)
-  return added, id, attempt, group
-end
-return add_retry(...)
-end
-local function add_described(...)
+local function add_other(...)
 local SEP = '\31'
 local PARKED = 4e15
 local MAX_FIELDS = 1000
@@ -181,6 +142,8 @@ local utf8_sequences = {
   '\237[\128-\159][\128-\191]', '\240[\144-\191][\128-\191][\128-\191]',
   '[\241-\243][\128-\191][\128-\191][\128-\191]', '\244[\128-\143][\128-\191][\128-\191]',
 }
+local RETRY = '^{"id":"([^%c"\\\127-\255]+)","for":"([^%c"\\\127-\255]+)",' ..
+  '"attempt":"([1-9])","error":"([^%c"\\\127-\255]*)"}$'
 local LETTER_FIELDS = {'group', 'entry', 'reason', 'dead_ms', 'meta', 'raw'} -- fields that only dead letters have
 local MESSAGE_PREFIX = 'message:'
 local PUT_OFF_MS = 60000
@@ -274,6 +237,20 @@ local function entry_values(member, payload, meta, due)
   end
   return values, fields
 end
+local function group_names(stream)
+  local names = {}
+  local reply = redis.pcall('XINFO', 'GROUPS', stream)
+  if reply.err then
+    if string.find(reply.err, 'no such key', 1, true) then return names end
+    return nil, reply.err
+  end
+  for _, flat in ipairs(reply) do
+    for i = 1, #flat, 2 do
+      if flat[i] == 'name' then names[flat[i + 1]] = true end
+    end
+  end
+  return names
+end
 local function has_expired(fields, now)
   return fields['expires_ms'] ~= nil and tonumber(fields['expires_ms']) <= now
 end
@@ -356,6 +333,15 @@ local function malformed_values(member, body, due, meta, error, now)
   if group and group ~= '' then extend_values(values, {'group', group}) end
   return extend_values({'id', id or member}, values)
 end
+local function gone_from(stream)
+  local names, err
+  return function(group)
+    if not group or group == '' then return false end
+    if not names then names, err = group_names(stream) end
+    if not names then return nil, err end
+    return not names[group]
+  end
+end
 local function delivered_values(member, score, body, meta, is_gone, now)
   local due = due_ms(score)
   if #member + #body + #(meta or '') > MAX_ENTRY_BYTES then
@@ -371,7 +357,7 @@ local function delivered_values(member, score, body, meta, is_gone, now)
   if gone then return undelivered_values(values, group, 'group_gone', now), true, nil, key end
   return values, false, nil, key
 end
-function add_described(q, member, score, body, fields)
+local function add_described(q, member, score, body, fields)
   local values, dies, refused, key = delivered_values(member, score, body, fields, q.is_gone, q.now)
   if refused then return nil, refused end
   q.key = key
@@ -379,7 +365,12 @@ function add_described(q, member, score, body, fields)
     local waits, why = awaits_turn(q, key, member, tonumber(due_ms(score)))
     if why or waits then return waits and 'parked', why end
   end
-  local added = redis.pcall('XADD', dies and q.dead or q.stream, '*', unpack(values))
+  local added
+  if dies then
+    added = redis.pcall('XADD', q.dead, '*', unpack(values))
+  else
+    added = redis.pcall('XADD', q.stream, '*', unpack(values))
+  end
   if type(added) == 'table' and added.err then
     if dies then return 'put_off', put_off_member(q.due, member, q.dead, added, q.now) end
     return nil, added.err
@@ -390,7 +381,23 @@ function add_described(q, member, score, body, fields)
   if key and (dies or string.find(member, SEP, 1, true)) then add_pair(q.held, key, member) end
   return dies and 'buried' or 'moved', added, values
 end
-return add_described(...)
+local function add_retry(q, body, fields, due)
+  local id, group, attempt, error = string.match(fields, RETRY)
+  if not id or q.is_gone(group) ~= false then return nil end
+  local added = redis.pcall('XADD', q.stream, '*', 'id', id, 'payload', body, 'attempt', attempt, 'due_ms', due,
+    'for', group, 'error', error)
+  return added, id, attempt, group
+end
+function add_other(q, member, score, body, fields, due)
+  q.is_gone = q.is_gone or gone_from(q.stream)
+  q.key = nil
+  if fields and #fields < 8192 and #member + #body + #fields <= MAX_ENTRY_BYTES then
+    local added, id, attempt, group = add_retry(q, body, fields, due)
+    if added then return 'moved', added, nil, id, attempt, group end
+  end
+  return add_described(q, member, score, body, fields)
+end
+return add_other(...)
 end
 local function note_drained(...)
 local MAX_VALUE_BYTES = 1024 -- longer values are cut
@@ -595,13 +602,16 @@ local payload, meta, stream, dead, turns = KEYS[2], KEYS[3], KEYS[4], KEYS[5], K
 local policy, rate, history = KEYS[7], KEYS[8], KEYS[9]
 local limit, max_bytes = tonumber(ARGV[1]), tonumber(ARGV[2])
 redis.call('XDEL', stream, '0-0')
-local set = redis.call('HMGET', policy, 'held', 'history', 'history_ms', 'rate', 'burst', 'free_retries', 'ready_limit')
+local set = redis.call('HMGET', policy, 'held', 'history', 'rate', 'ready_limit')
 if set[1] == '1' then return -1 end
 local has_meta = redis.call('HLEN', meta) > 0
-local record = history and set[2] and begin_record(history, ARGV[3], set[2], set[3])
-local flow = nil -- stays nil if the policy limits nothing
-if set[4] or set[7] then
-  flow = begin_flow(set[4], set[5], set[6], set[7], due, stream, rate, now, fraction)
+local record, flow = nil, nil -- flow stays nil if the policy limits nothing
+if history and set[2] then
+  record = begin_record(history, ARGV[3], set[2], redis.call('HMGET', policy, 'history_ms')[1])
+end
+if set[3] or set[4] then
+  local more = redis.call('HMGET', policy, 'burst', 'free_retries')
+  flow = begin_flow(set[3], more[1], more[2], set[4], due, stream, rate, now, fraction)
 end
 do local may = redis.acl_check_cmd
 local lacks = may and (not may('HGET', KEYS[2], '0') and {'HGET', KEYS[2]}
@@ -609,7 +619,6 @@ local lacks = may and (not may('HGET', KEYS[2], '0') and {'HGET', KEYS[2]}
   or not may('XADD', KEYS[4], '0', '0', '0') and {'XADD', KEYS[4]}
   or not may('XADD', KEYS[5], '0', '0', '0') and {'XADD', KEYS[5]}
   or KEYS[9] and not may('XADD', KEYS[9], '0', '0', '0') and {'XADD', KEYS[9]}
-  or not may('ZRANGE', KEYS[1], '0', '0') and {'ZRANGE', KEYS[1]}
   or not may('ZREMRANGEBYRANK', KEYS[1], '0', '0') and {'ZREMRANGEBYRANK', KEYS[1]}
   or not may('HDEL', KEYS[2], '0') and {'HDEL', KEYS[2]}
   or not may('HDEL', KEYS[3], '0') and {'HDEL', KEYS[3]}
@@ -619,7 +628,7 @@ local lacks = may and (not may('HGET', KEYS[2], '0') and {'HGET', KEYS[2]}
   or not may('ZSCORE', KEYS[1], '0') and {'ZSCORE', KEYS[1]})
 if lacks then return redis.error_reply('NOPERM this user lacks ' .. lacks[1] .. ' on "' .. (lacks[2] or '') ..
   '", which script drain may need; nothing was changed') end end
-local q = nil -- the state of add_retry and add_described; nil until a message needs it
+local q = nil -- the state of add_other; nil until a message needs it
 local done = {} -- the members that leave the schedule; they are its first ones, in order of due time
 local behind = nil -- the index in done from which on its members are retries from behind one that is held back
 local moved, buried, put_off = 0, 0, 0
@@ -654,12 +663,7 @@ while members do
         added = redis.pcall('XADD', stream, '*', 'id', member, 'payload', body, 'attempt', '1', 'due_ms', due_before)
       else
         q = q or {due = due, stream = stream, dead = dead, turns = turns, now = now, held = {}}
-        q.is_gone = q.is_gone or gone_from(stream)
-        q.key = nil
-        if fields and size <= MAX_ENTRY_BYTES then
-          added, id, attempt, group = add_retry(q, body, fields, due_before)
-        end
-        if not added then outcome, added, values = add_described(q, member, score, body, fields) end
+        outcome, added, values, id, attempt, group = add_other(q, member, score, body, fields, due_before)
       end
       if not outcome or type(added) == 'table' then
         refusal = outcome and added.err or added

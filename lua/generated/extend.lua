@@ -197,7 +197,6 @@ do local may = redis.acl_check_cmd
 local lacks = may and (not may('XPENDING', KEYS[1], '0') and {'XPENDING', KEYS[1]}
   or not may('XCLAIM', KEYS[1], '0', '0', '0', '0') and {'XCLAIM', KEYS[1]}
   or not may('XADD', KEYS[2], '0', '0', '0') and {'XADD', KEYS[2]}
-  or not may('XACK', KEYS[1], '0', '0') and {'XACK', KEYS[1]}
   or not may('XRANGE', KEYS[1], '0', '0') and {'XRANGE', KEYS[1]})
 if lacks then return redis.error_reply('NOPERM this user lacks ' .. lacks[1] .. ' on "' .. (lacks[2] or '') ..
   '", which script extend may need; nothing was changed') end end

@@ -904,8 +904,7 @@ redis.call('XACK', k.stream, group, '0-0')
 redis.call('XPENDING', k.stream, group, '-', '+', 1) -- if there is no such stream or group, the script ends here
 local before = earliest_due(k.due)
 do local may = redis.acl_check_cmd
-local lacks = may and (not may('XPENDING', KEYS[1], '0') and {'XPENDING', KEYS[1]}
-  or not may('XGROUP', 'DELCONSUMER', KEYS[1], '0', '0') and {'XGROUP DELCONSUMER', KEYS[1]}
+local lacks = may and (not may('XGROUP', 'DELCONSUMER', KEYS[1], '0', '0') and {'XGROUP DELCONSUMER', KEYS[1]}
   or not may('TIME') and {'TIME', ''}
   or not may('XADD', KEYS[6], '0', '0', '0') and {'XADD', KEYS[6]}
   or not may('XADD', KEYS[5], '0', '0', '0') and {'XADD', KEYS[5]}
@@ -917,7 +916,6 @@ local lacks = may and (not may('XPENDING', KEYS[1], '0') and {'XPENDING', KEYS[1
   or KEYS[9] and not may('HGET', KEYS[9], '0') and {'HGET', KEYS[9]}
   or KEYS[12] and not may('HGET', KEYS[12], '0') and {'HGET', KEYS[12]}
   or not may('HGET', KEYS[7], '0') and {'HGET', KEYS[7]}
-  or not may('XACK', KEYS[1], '0', '0') and {'XACK', KEYS[1]}
   or not may('ZSCORE', KEYS[2], '0') and {'ZSCORE', KEYS[2]}
   or not may('HSET', KEYS[3], '0', '0') and {'HSET', KEYS[3]}
   or not may('HSET', KEYS[4], '0', '0') and {'HSET', KEYS[4]}

@@ -862,7 +862,6 @@ local lacks = may and (not may('XADD', KEYS[6], '0', '0', '0') and {'XADD', KEYS
   or not may('XDEL', KEYS[1], '0') and {'XDEL', KEYS[1]}
   or not may('ZADD', KEYS[2], '0', '0') and {'ZADD', KEYS[2]}
   or KEYS[8] and not may('HGET', KEYS[8], '0') and {'HGET', KEYS[8]}
-  or not may('XACK', KEYS[1], '0', '0') and {'XACK', KEYS[1]}
   or not may('XRANGE', KEYS[1], '0', '0') and {'XRANGE', KEYS[1]}
   or not may('ZSCORE', KEYS[2], '0') and {'ZSCORE', KEYS[2]}
   or not may('HSET', KEYS[3], '0', '0') and {'HSET', KEYS[3]}

@@ -142,7 +142,6 @@ local lacks = may and (not may('ZREM', KEYS[1], '0') and {'ZREM', KEYS[1]}
   or not may('HDEL', KEYS[2], '0') and {'HDEL', KEYS[2]}
   or not may('HDEL', KEYS[3], '0') and {'HDEL', KEYS[3]}
   or KEYS[5] and not may('XADD', KEYS[5], '0', '0', '0') and {'XADD', KEYS[5]}
-  or not may('ZSCORE', KEYS[1], '0') and {'ZSCORE', KEYS[1]}
   or not may('ZADD', KEYS[1], '0', '0') and {'ZADD', KEYS[1]})
 if lacks then return redis.error_reply('NOPERM this user lacks ' .. lacks[1] .. ' on "' .. (lacks[2] or '') ..
   '", which script withdraw may need; nothing was changed') end end

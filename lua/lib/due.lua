@@ -92,21 +92,8 @@ local function delivered_values(member, score, body, meta, is_gone, now)
   return values, false, nil, key
 end
 
--- Adds a retry to the stream if its meta matches the pattern RETRY, as the meta of most retries does: such a meta need
--- not be decoded. q: as in add_described. due: the due time as text. Returns the ID of the entry or the server's error
--- reply, the message ID, the attempt and the group; nil if the meta does not match, or if the stream does not have the
--- group.
-local function add_retry(q, body, fields, due)
-  if #fields >= 8192 then return nil end
-  local id, group, attempt, error = string.match(fields, RETRY)
-  if not id or q.is_gone(group) ~= false then return nil end
-  local added = redis.pcall('XADD', q.stream, '*', 'id', id, 'payload', body, 'attempt', attempt, 'due_ms', due,
-    'for', group, 'error', error)
-  return added, id, attempt, group
-end
-
--- Adds a member that has a meta, or whose name is not a plain ID, to the stream or to the dead letters. q: drain's
--- state; q.key is set to the message's ordering key. The first value returned is the outcome:
+-- Adds a member by the fields of its meta to the stream or to the dead letters. q: drain's state; q.key is set to the
+-- message's ordering key. The first value returned is the outcome:
 --   'moved'    an entry was added; followed by its ID and its values
 --   'buried'   a dead letter was added; followed by its ID and its values
 --   'parked'   the message waits for its ordering key
@@ -120,7 +107,12 @@ local function add_described(q, member, score, body, fields)
     local waits, why = awaits_turn(q, key, member, tonumber(due_ms(score)))
     if why or waits then return waits and 'parked', why end
   end
-  local added = redis.pcall('XADD', dies and q.dead or q.stream, '*', unpack(values))
+  local added
+  if dies then
+    added = redis.pcall('XADD', q.dead, '*', unpack(values))
+  else
+    added = redis.pcall('XADD', q.stream, '*', unpack(values))
+  end
   if type(added) == 'table' and added.err then
     if dies then return 'put_off', put_off_member(q.due, member, q.dead, added, q.now) end
     return nil, added.err
@@ -131,6 +123,30 @@ local function add_described(q, member, score, body, fields)
   -- The entry now holds the key. A retry, or a message that dies, may have held it under the member's name.
   if key and (dies or string.find(member, SEP, 1, true)) then add_pair(q.held, key, member) end
   return dies and 'buried' or 'moved', added, values
+end
+
+-- Adds a retry to the stream if its meta matches the pattern RETRY, as the meta of most retries does: such a meta need
+-- not be decoded. due: the due time as text. Returns the ID of the entry or the server's error reply, the message ID, the
+-- attempt and the group; nil if the meta does not match, or if the stream does not have the group.
+local function add_retry(q, body, fields, due)
+  local id, group, attempt, error = string.match(fields, RETRY)
+  if not id or q.is_gone(group) ~= false then return nil end
+  local added = redis.pcall('XADD', q.stream, '*', 'id', id, 'payload', body, 'attempt', attempt, 'due_ms', due,
+    'for', group, 'error', error)
+  return added, id, attempt, group
+end
+
+-- Adds a member that has a meta, or whose name is not a plain ID, or that is too large. Returns what add_described
+-- returns; and for a retry that add_retry added, 'moved', what XADD returned, nil, the message ID, the attempt and the
+-- group.
+local function add_other(q, member, score, body, fields, due)
+  q.is_gone = q.is_gone or gone_from(q.stream)
+  q.key = nil
+  if fields and #fields < 8192 and #member + #body + #fields <= MAX_ENTRY_BYTES then
+    local added, id, attempt, group = add_retry(q, body, fields, due)
+    if added then return 'moved', added, nil, id, attempt, group end
+  end
+  return add_described(q, member, score, body, fields)
 end
 
 -- Records for the history that drain moved or buried a member. added: the ID of the new entry or dead letter. values:
