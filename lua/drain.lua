@@ -14,14 +14,14 @@
 -- ARGV[1] limit (integer, members at most)
 -- ARGV[2] max_bytes (integer, bytes of members, payloads and metas: the member that reaches the limit is the last one)
 -- ARGV[#] actor (string, who calls; the last argument, only if KEYS[9] is given)
--- Returns: wait alone if no message is due, or if messages are due and the queue is held; else a list of moved (integer,
---   messages that became ready), buried (integer, messages that became dead letters), wait (integer, µs until the next
---   due time, or until the next message may pass the limit named by held; -1 = nothing is scheduled, or the queue is
---   held), error (string, why the stream refused an entry; '' = it refused none), dead_error (string, why the
---   dead-letter stream refused a letter; '' = it refused none; a message whose letter was refused waits another minute),
---   late (integer, ms by which the oldest due message was late, without the delay by the rate; a due time before 2001
---   means now, so late is 0 for it), held (string, the limit that holds back due messages: 'rate' or 'ready_limit'; '' =
---   none)
+-- Returns: wait alone if no message is due, or if messages are due and the queue is held; else a list of moved
+--   (integer, messages that became ready), buried (integer, messages that became dead letters), wait (integer, µs
+--   until the next due time, or until the next message may pass the limit named by held; -1 = nothing is scheduled,
+--   or the queue is held), error (string, why the stream refused an entry; '' = it refused none), dead_error
+--   (string, why the dead-letter stream refused a letter; '' = it refused none; a message whose letter was refused
+--   waits another minute), late (integer, ms by which the oldest due message was late, without the delay by the
+--   rate; a due time before 2001 means now, so late is 0 for it), held (string, the limit that holds back due
+--   messages: 'rate' or 'ready_limit'; '' = none)
 -- Complexity: two commands if no message is due; else O(log n) per member; once O(groups) if any message is for a
 --   single group, or there is a ready limit; O(1,000) when a limit holds messages back
 -- If a command fails here: if the stream refuses an entry, or its groups cannot be listed, the batch stops: members

@@ -126,8 +126,8 @@ local function add_described(q, member, score, body, fields)
 end
 
 -- Adds a retry to the stream if its meta matches the pattern RETRY, as the meta of most retries does: such a meta need
--- not be decoded. due: the due time as text. Returns the ID of the entry or the server's error reply, the message ID, the
--- attempt and the group; nil if the meta does not match, or if the stream does not have the group.
+-- not be decoded. due: the due time as text. Returns the ID of the entry or the server's error reply, the message ID,
+-- the attempt and the group; nil if the meta does not match, or if the stream does not have the group.
 local function add_retry(q, body, fields, due)
   local id, group, attempt, error = string.match(fields, RETRY)
   if not id or q.is_gone(group) ~= false then return nil end
