@@ -88,7 +88,7 @@ func TestCommandsOfACallWithOneMessage(t *testing.T) {
 		},
 			func(b *testQueue) { b.drain(100) },
 			"hdel hdel hget hget hlen hmget time xadd xdel zrange zremrangebyrank"},
-		{"drain nothing", before, func(b *testQueue) { b.drain(100) }, "time zrange"},
+		{"drain nothing", before, func(b *testQueue) { b.drain(100) }, "hmget time zrange"},
 		{"acknowledge", delivered("g"), func(b *testQueue) { b.ack("g", Held{Entry: held.EntryID}) },
 			"hget xack xdel xinfo|groups"},
 		{"acknowledge and compare", delivered("g"),

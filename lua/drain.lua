@@ -14,21 +14,23 @@
 -- ARGV[1] limit (integer, members at most)
 -- ARGV[2] max_bytes (integer, bytes of members, payloads and metas: the member that reaches the limit is the last one)
 -- ARGV[#] actor (string, who calls; the last argument, only if KEYS[9] is given)
--- Returns: wait alone if no message is due, or if messages are due and the queue is held; else a list of moved
---   (integer, messages that became ready), buried (integer, messages that became dead letters), wait (integer, µs
---   until the next due time, or until the next message may pass the limit named by held; -1 = nothing is scheduled,
---   or the queue is held), error (string, why the stream refused an entry; '' = it refused none), dead_error
---   (string, why the dead-letter stream refused a letter; '' = it refused none; a message whose letter was refused
---   waits another minute), late (integer, ms by which the oldest due message was late, without the delay by the
---   rate; a due time before 2001 means now, so late is 0 for it), held (string, the limit that holds back due
---   messages: 'rate' or 'ready_limit'; '' = none)
--- Complexity: two commands if no message is due; else O(log n) per member; once O(groups) if any message is for a
+-- Returns: wait alone if no message is due, or if the queue is held; else a list of moved (integer, messages that
+--   became ready), buried (integer, messages that became dead letters), wait (integer, µs until the next due time,
+--   or until the next message may pass the limit named by held; -1 = nothing is scheduled, or the queue is held),
+--   error (string, why the stream refused an entry; '' = it refused none), dead_error (string, why the dead-letter
+--   stream refused a letter; '' = it refused none; a message whose letter was refused waits another minute), late
+--   (integer, ms by which the oldest due message was late, without the delay by the rate; a due time before 2001
+--   means now, so late is 0 for it), held (string, the limit that holds back due messages: 'rate' or 'ready_limit';
+--   '' = none)
+-- Complexity: three commands if no message is due; else O(log n) per member; once O(groups) if any message is for a
 --   single group, or there is a ready limit; O(1,000) when a limit holds messages back
 -- If a command fails here: if the stream refuses an entry, or its groups cannot be listed, the batch stops: members
 --   that were added to the stream are removed from the schedule, and the others stay scheduled. A refusal by the
 --   dead-letter stream does not stop the batch.
 -- Run twice: harmless; the second run takes the next members.
-local due = KEYS[1]
+local due, policy = KEYS[1], KEYS[7]
+local set = redis.call('HMGET', policy, 'held', 'history', 'rate', 'ready_limit')
+if set[1] == '1' then return -1 end
 -- Members are read in small pages, because no command tells how long a member is before it is read.
 local now, fraction = now_ms()
 local page, members = 2, redis.call('ZRANGE', due, '0', '1', 'WITHSCORES')
@@ -37,12 +39,10 @@ if not next_due or next_due > now then return wait_us(next_due, now, fraction) e
 -- Declared here: what only the lines below need.
 
 local payload, meta, stream, dead, turns = KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local policy, rate, history = KEYS[7], KEYS[8], KEYS[9]
+local rate, history = KEYS[8], KEYS[9]
 local limit, max_bytes = tonumber(ARGV[1]), tonumber(ARGV[2])
 -- This changes nothing. A server at maxmemory always accepts it, and then accepts this script's further writes, too.
 redis.call('XDEL', stream, '0-0')
-local set = redis.call('HMGET', policy, 'held', 'history', 'rate', 'ready_limit')
-if set[1] == '1' then return -1 end
 local has_meta = redis.call('HLEN', meta) > 0
 local record, flow = nil, nil -- flow stays nil if the policy limits nothing
 if history and set[2] then

@@ -12,7 +12,9 @@ local function wait_us(due, now, fraction)
   return math.max(0, (math.ceil(due) - now) * 1000 - fraction)
 end
 local function main()
-local due = KEYS[1]
+local due, policy = KEYS[1], KEYS[7]
+local set = redis.call('HMGET', policy, 'held', 'history', 'rate', 'ready_limit')
+if set[1] == '1' then return -1 end
 local now, fraction = now_ms()
 local page, members = 2, redis.call('ZRANGE', due, '0', '1', 'WITHSCORES')
 local next_due = members[2] and number_of(members[2])
@@ -599,11 +601,9 @@ end
 return begin_flow(...)
 end
 local payload, meta, stream, dead, turns = KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local policy, rate, history = KEYS[7], KEYS[8], KEYS[9]
+local rate, history = KEYS[8], KEYS[9]
 local limit, max_bytes = tonumber(ARGV[1]), tonumber(ARGV[2])
 redis.call('XDEL', stream, '0-0')
-local set = redis.call('HMGET', policy, 'held', 'history', 'rate', 'ready_limit')
-if set[1] == '1' then return -1 end
 local has_meta = redis.call('HLEN', meta) > 0
 local record, flow = nil, nil -- flow stays nil if the policy limits nothing
 if history and set[2] then
@@ -746,9 +746,9 @@ local function naming_key(failure, want)
   return {err = text, ignore_error_stats_update = true} -- the server has counted the command's error already
 end
 if is_denied(reply) then do local may = redis.acl_check_cmd
-local lacks = may and (not may('ZRANGE', KEYS[1], '0', '0') and {'ZRANGE', KEYS[1]}
+local lacks = may and (KEYS[7] and not may('HMGET', KEYS[7], '0') and {'HMGET', KEYS[7]}
+  or not may('ZRANGE', KEYS[1], '0', '0') and {'ZRANGE', KEYS[1]}
   or not may('XDEL', KEYS[4], '0') and {'XDEL', KEYS[4]}
-  or KEYS[7] and not may('HMGET', KEYS[7], '0') and {'HMGET', KEYS[7]}
   or not may('HLEN', KEYS[3]) and {'HLEN', KEYS[3]}
   or not may('HGET', KEYS[2], '0') and {'HGET', KEYS[2]}
   or not may('HGET', KEYS[3], '0') and {'HGET', KEYS[3]}
