@@ -112,8 +112,9 @@ func TestEnqueueOneIsRefusedWhole(t *testing.T) {
 			item  Item
 		}{
 			"when does not parse":              {token, with(func(i *Item) { i.When = "soon" })},
-			"ID does not parse":                {token, with(func(i *Item) { i.ID = "m" + Separator + "1-1" })},
-			"token or token_ms does not parse": {Token{Name: "a" + Separator, Window: time.Hour}, item},
+			"or ID does not parse":             {token, with(func(i *Item) { i.ID = "m" + Separator + "1-1" })},
+			"token or ID does not parse":       {Token{Name: "a" + Separator, Window: time.Hour}, item},
+			"token or token_ms does not parse": {Token{Name: "dead", Window: time.Hour}, item},
 		} {
 			_, _, err := EnqueueOne(b.ctx, b.c, b.k, c.token, false, c.item)
 			if err == nil || !strings.Contains(err.Error(), want) {

@@ -2,7 +2,7 @@
 
 package lua
 
-const functionsSource = "dde967933b32"
+const functionsSource = "42c689e34f25"
 
 func functionList() []Function {
 	return []Function{

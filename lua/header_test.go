@@ -92,12 +92,17 @@ func checkBody(t *testing.T, h assemble.Header, text string) {
 			t.Errorf("uses %s", forbidden)
 		}
 	}
-	// Named locals: local a, b = KEYS[1], ARGV[1]; or {a = KEYS[1], ...}.
+	// Named locals: local a, b = KEYS[1], ARGV[1]; or local a, b = unpack(KEYS); or {a = KEYS[1], ...}.
 	bound := map[string]string{}
 	for _, m := range regexp.MustCompile(`(?m)^local ([a-z_, ]+) = (.*)$`).FindAllStringSubmatch(text, -1) {
 		names, values := strings.Split(m[1], ", "), strings.Split(m[2], ", ")
 		for i := 0; i < min(len(names), len(values)) && len(names) == len(values); i++ {
 			bound[strings.TrimSuffix(strings.TrimPrefix(values[i], "tonumber("), ")")] = names[i]
+		}
+	}
+	for _, m := range regexp.MustCompile(`(?m)^local ([a-z_, ]+) = unpack\((KEYS|ARGV)\)`).FindAllStringSubmatch(text, -1) {
+		for i, name := range strings.Split(m[1], ", ") {
+			bound[fmt.Sprintf("%s[%d]", m[2], i+1)] = name
 		}
 	}
 	inTable := regexp.MustCompile(`(\w+) = (?:delay_list\()?((?:KEYS|ARGV)\[\d+\])`)

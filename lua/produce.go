@@ -202,9 +202,9 @@ const MostOneBytes = 4096
 
 var enqueueOneScript = load("enqueue_one",
 	[]string{"due", "payload", "meta", "wake", "seen", "policy"},
-	[]string{"token", "done", "token_ms", "again", "when", "id", "body", "fields"}, nil)
+	[]string{"when", "id", "body", "token", "token_ms", "done", "fields", "again"}, nil).leavingOut(3)
 
-// EnqueueOne takes one small message for which AllFresh is true. It costs the server about three quarters of
+// EnqueueOne takes one small message for which AllFresh is true. It costs the server about three fifths of
 // EnqueueFresh. If taken is false and err is nil, the queue keeps a history, and nothing was changed: call
 // EnqueueFresh. With an error nothing was taken (but see Ambiguous).
 //
@@ -218,14 +218,22 @@ func EnqueueOne(ctx context.Context, c rueidis.Client, k Keys, token Token, agai
 	if again {
 		repeated = "1"
 	}
-	args := []string{token.Name, token.Done, millis(token.Window), repeated, string(item.When), item.ID,
-		rueidis.BinaryString(item.Payload), item.Meta}
-	reply, err := enqueueOneScript.integers(ctx, c, []string{k.Due, k.Payload, k.Meta, k.Wake, k.Seen, k.Policy}, args, 2,
-		Durability{})
-	if err != nil || reply[0] == 0 {
+	args := []string{string(item.When), item.ID, rueidis.BinaryString(item.Payload), token.Name, millis(token.Window),
+		token.Done, item.Meta, repeated}
+	for args[len(args)-1] == "" && len(args) > len(enqueueOneScript.args)-enqueueOneScript.fewer {
+		args = args[:len(args)-1] // each argument costs the server time
+	}
+	reply, err := enqueueOneScript.run(ctx, c, []string{k.Due, k.Payload, k.Meta, k.Wake, k.Seen, k.Policy}, args)
+	if err != nil {
 		return Receipt{}, false, err
 	}
-	return Receipt{Verdict(reply[0]), item.When.due(time.UnixMilli(reply[1]))}, true, nil
+	verdict, asked := Scheduled, int64(0)
+	if list, listErr := reply.AsIntSlice(); listErr == nil && len(list) == 1 {
+		verdict, asked = Repeated, list[0]
+	} else if asked, err = reply.AsInt64(); err != nil || asked == 0 {
+		return Receipt{}, false, enqueueOneScript.unexpected(err)
+	}
+	return Receipt{verdict, item.When.due(time.UnixMilli(asked))}, true, nil
 }
 
 // IsRemembered reports whether the server remembers the token of a first try of EnqueueOne at the time now. A message

@@ -26,6 +26,7 @@ type script struct {
 	args     []string // sent once
 	each     []string // sent for every item, after args
 	everyKey bool     // the list of keys is sent once for every item
+	fewer    int      // a call may leave out so many of the last args
 	exec     *rueidis.Lua
 	source   string
 	sha      string
@@ -59,6 +60,13 @@ func (s *script) repeatable() *script {
 	return s
 }
 
+// leavingOut lets a call leave out up to n of the last arguments that are sent once. The script must not have each, or
+// the actor.
+func (s *script) leavingOut(n int) *script {
+	s.fewer = n
+	return s
+}
+
 // Source returns the full text of a script as the server gets it. It panics on a name that does not exist.
 func Source(name string) string { return generatedText(name) }
 
@@ -81,7 +89,7 @@ func (s *script) check(keys, args []string) error {
 	if s.hasActor() {
 		itemArgs--
 	}
-	fits := itemArgs == 0 || itemArgs > 0 && len(s.each) > 0 && itemArgs%len(s.each) == 0
+	fits := itemArgs <= 0 && itemArgs >= -s.fewer || itemArgs > 0 && len(s.each) > 0 && itemArgs%len(s.each) == 0
 	if s.everyKey {
 		fits = fits && len(keys)%len(s.keys) == 0
 	} else {

@@ -4,8 +4,8 @@ local function digits(n)
 end
 local function now_ms()
   local t = redis.call('TIME')
-  local us = tonumber(t[2])
-  return tonumber(t[1]) * 1000 + math.floor(us / 1000), us % 1000
+  local us = t[1] * 1e6 + t[2]
+  return (us - us % 1000) / 1000, us % 1000
 end
 local function is_count(s)
   return #s <= 15 and string.find(s, '^[1-9][0-9]*$') ~= nil

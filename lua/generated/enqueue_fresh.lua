@@ -5,17 +5,15 @@ local function digits(n)
 end
 local function now_ms()
   local t = redis.call('TIME')
-  local us = tonumber(t[2])
-  return tonumber(t[1]) * 1000 + math.floor(us / 1000), us % 1000
+  local us = t[1] * 1e6 + t[2]
+  return (us - us % 1000) / 1000, us % 1000
 end
 local function is_time(when)
   return string.find(when, '^%+?-?%d+%.?%d*$') ~= nil
 end
 local function due_at(when, now)
-  if string.sub(when, 1, 1) == '+' then
-    return now + math.ceil(tonumber(string.sub(when, 2)))
-  end
-  return math.ceil(tonumber(when))
+  local plus, ms = string.match(when, '^(%+?)(-?%d+%.?%d*)$')
+  return ms and math.ceil(ms) + (plus == '+' and now or 0)
 end
 local function wake_up(wake, at)
   redis.pcall('XADD', wake, 'MAXLEN', 1, '*', 'due_ms', digits(at))
@@ -87,11 +85,8 @@ function write_record(record)
 end
 return write_record(...)
 end
-local function is_token(token)
-  return token ~= 'dead' and not string.find(token, SEP, 1, true)
-end
 local function is_call(token, token_ms)
-  return string.find(token_ms, '^%d+$') and #token_ms <= 15 and is_token(token)
+  return string.find(token_ms, '^%d+$') and #token_ms <= 15 and token ~= 'dead' and not string.find(token, SEP, 1, true)
 end
 local function main()
 local due, payload, meta, wake, seen = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]

@@ -5,81 +5,61 @@ local function digits(n)
 end
 local function now_ms()
   local t = redis.call('TIME')
-  local us = tonumber(t[2])
-  return tonumber(t[1]) * 1000 + math.floor(us / 1000), us % 1000
-end
-local function is_time(when)
-  return string.find(when, '^%+?-?%d+%.?%d*$') ~= nil
+  local us = t[1] * 1e6 + t[2]
+  return (us - us % 1000) / 1000, us % 1000
 end
 local function due_at(when, now)
-  if string.sub(when, 1, 1) == '+' then
-    return now + math.ceil(tonumber(string.sub(when, 2)))
-  end
-  return math.ceil(tonumber(when))
-end
-local function number_of(score)
-  return tonumber(score) or (string.find(score, '^-') and 0 or math.huge)
-end
-local function wake_up(wake, at)
-  redis.pcall('XADD', wake, 'MAXLEN', 1, '*', 'due_ms', digits(at))
-end
-local function is_token(token)
-  return token ~= 'dead' and not string.find(token, SEP, 1, true)
-end
-local function is_call(token, token_ms)
-  return string.find(token_ms, '^%d+$') and #token_ms <= 15 and is_token(token)
-end
-local function refusal(token, i)
-  return SEP .. token .. SEP .. i
+  local plus, ms = string.match(when, '^(%+?)(-?%d+%.?%d*)$')
+  return ms and math.ceil(ms) + (plus == '+' and now or 0)
 end
 local function main()
-local due, payload, meta, wake, seen = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local token, done, token_ms, again = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-local when, id, body, fields = ARGV[5], ARGV[6], ARGV[7], ARGV[8]
-local policy = KEYS[6]
-if not is_call(token, token_ms) then return redis.error_reply('ERR token or token_ms does not parse') end
-if not is_time(when) then return redis.error_reply('ERR when does not parse') end
-if #ARGV ~= 8 or string.find(id, SEP, 1, true) then return redis.error_reply('ERR ID does not parse') end
-if redis.call('HGET', policy, 'history') then return {0, 0} end
-token_ms = tonumber(token_ms)
+local due, payload, meta, wake, seen, policy = unpack(KEYS) -- cheaper than one by one
+local when, id, body, token, token_ms, done, fields, again = unpack(ARGV)
+done, fields = done or '', fields or ''
+if token == 'dead' or #token_ms > 15 or not string.find(token_ms, '^%d+$') then
+  return redis.error_reply('ERR token or token_ms does not parse')
+end
+if #ARGV > 8 or string.find(token .. id, SEP, 1, true) then return redis.error_reply('ERR token or ID does not parse') end
+if redis.call('HGET', policy, 'history') then return 0 end
 local now = now_ms()
 local at = due_at(when, now)
-local remembers = token ~= '' and (again == '1' or at - now <= token_ms)
-local function remember()
-  return remembers and redis.call('ZADD', seen, digits(now + token_ms), SEP .. token) == 1
-end
+if not at then return redis.error_reply('ERR when does not parse') end
+local mark, mark_ends = SEP .. token, now + token_ms
+local remembers = token ~= '' and (again == '1' or at <= mark_ends)
 local scheduled_at = again == '1' and redis.call('ZSCORE', due, id)
 if scheduled_at then
-  pcall(remember) -- a full server refuses it, and the repeat changes nothing nevertheless
-  return {3, number_of(scheduled_at) - (at - now)}
+  if remembers then redis.pcall('ZADD', seen, digits(mark_ends), mark) end
+  return {now - at + (tonumber(scheduled_at) or at)}
 end
-local mark = token ~= '' and redis.call('ZSCORE', seen, SEP .. token)
-if mark then return {3, tonumber(mark) - token_ms} end
+local is_first_mark = remembers and again ~= '1'
+local marked_until = token ~= '' and not is_first_mark and redis.call('ZSCORE', seen, mark)
+if marked_until then return {marked_until - token_ms} end
 local text = digits(at)
 local is_head = redis.call('ZCOUNT', due, '-inf', text) == 0
 local may = redis.acl_check_cmd
 if may and is_head and not may('XADD', wake, '0', '0', '0') then error('NOPERM', 0) end
 if may and (done ~= '' or remembers) and not may('ZREM', seen, '0') then error('NOPERM', 0) end
-local wrote_payload, wrote_meta, wrote_mark = false, false, false
-local function schedule()
-  wrote_payload = redis.call('HSET', payload, id, body) == 1 -- a full server refuses this first write
-  wrote_meta = fields ~= '' and redis.call('HSET', meta, id, fields) == 1
-  wrote_mark = remember()
-  redis.call('ZADD', due, text, id)
+if remembers then
+  local marked = redis.pcall('ZADD', seen, 'NX', digits(mark_ends), mark)
+  if marked == 0 then return {redis.call('ZSCORE', seen, mark) - token_ms} end
+  if marked ~= 1 then error(marked, 0) end
 end
-local function take_back()
+local added = redis.pcall('HSET', payload, id, body)
+local wrote_payload, wrote_meta = added == 1, false
+if fields ~= '' and (added == 0 or added == 1) then
+  added = redis.pcall('HSET', meta, id, fields)
+  wrote_meta = added == 1
+end
+if added == 0 or added == 1 then added = redis.pcall('ZADD', due, text, id) end
+if added ~= 0 and added ~= 1 then
+  if remembers then redis.pcall('ZREM', seen, mark) end
   if wrote_payload then redis.pcall('HDEL', payload, id) end
   if wrote_meta then redis.pcall('HDEL', meta, id) end
-  if wrote_mark then redis.pcall('ZREM', seen, SEP .. token) end
-end
-local scheduled, refusal = pcall(schedule)
-if not scheduled then
-  take_back()
-  error(refusal, 0)
+  error(added, 0)
 end
 if done ~= '' then redis.pcall('ZREM', seen, SEP .. done) end
-if is_head then wake_up(wake, at) end
-return {1, now}
+if is_head then redis.pcall('XADD', wake, 'MAXLEN', 1, '*', 'due_ms', text) end
+return now
 end
 local ok, reply = pcall(main)
 if ok then return reply end
@@ -116,16 +96,16 @@ if is_denied(reply) then do local may = redis.acl_check_cmd
 local lacks = may and (KEYS[6] and not may('HGET', KEYS[6], '0') and {'HGET', KEYS[6]}
   or not may('ZSCORE', KEYS[1], '0') and {'ZSCORE', KEYS[1]}
   or not may('ZSCORE', KEYS[5], '0') and {'ZSCORE', KEYS[5]}
-  or not may('ZCOUNT', KEYS[1], '0', '0') and {'ZCOUNT', KEYS[1]}
-  or not may('ZREM', KEYS[5], '0') and {'ZREM', KEYS[5]}
-  or not may('TIME') and {'TIME', ''}
-  or not may('XADD', KEYS[4], '0', '0', '0') and {'XADD', KEYS[4]}
   or not may('ZADD', KEYS[5], '0', '0') and {'ZADD', KEYS[5]}
   or not may('ZADD', KEYS[1], '0', '0') and {'ZADD', KEYS[1]}
+  or not may('ZCOUNT', KEYS[1], '0', '0') and {'ZCOUNT', KEYS[1]}
   or not may('HSET', KEYS[2], '0', '0') and {'HSET', KEYS[2]}
   or not may('HSET', KEYS[3], '0', '0') and {'HSET', KEYS[3]}
+  or not may('ZREM', KEYS[5], '0') and {'ZREM', KEYS[5]}
   or not may('HDEL', KEYS[2], '0') and {'HDEL', KEYS[2]}
-  or not may('HDEL', KEYS[3], '0') and {'HDEL', KEYS[3]})
+  or not may('HDEL', KEYS[3], '0') and {'HDEL', KEYS[3]}
+  or not may('XADD', KEYS[4], '0', '0', '0') and {'XADD', KEYS[4]}
+  or not may('TIME') and {'TIME', ''})
 if lacks then return redis.error_reply('NOPERM this user lacks ' .. lacks[1] .. ' on "' .. (lacks[2] or '') ..
   '", which script enqueue_one may need; nothing was changed') end end
 end

@@ -81,8 +81,8 @@ local function write_record(...)
 local MOST_CHANGES = 16 -- in one entry of the history
 local function now_ms()
   local t = redis.call('TIME')
-  local us = tonumber(t[2])
-  return tonumber(t[1]) * 1000 + math.floor(us / 1000), us % 1000
+  local us = t[1] * 1e6 + t[2]
+  return (us - us % 1000) / 1000, us % 1000
 end
 function write_record(record)
   local changes = record.changes

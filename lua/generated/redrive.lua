@@ -17,17 +17,15 @@ local function digits(n)
 end
 local function now_ms()
   local t = redis.call('TIME')
-  local us = tonumber(t[2])
-  return tonumber(t[1]) * 1000 + math.floor(us / 1000), us % 1000
+  local us = t[1] * 1e6 + t[2]
+  return (us - us % 1000) / 1000, us % 1000
 end
 local function is_time(when)
   return string.find(when, '^%+?-?%d+%.?%d*$') ~= nil
 end
 local function due_at(when, now)
-  if string.sub(when, 1, 1) == '+' then
-    return now + math.ceil(tonumber(string.sub(when, 2)))
-  end
-  return math.ceil(tonumber(when))
+  local plus, ms = string.match(when, '^(%+?)(-?%d+%.?%d*)$')
+  return ms and math.ceil(ms) + (plus == '+' and now or 0)
 end
 local function wrong_type(want)
   for i = 1, #want, 2 do

@@ -18,8 +18,8 @@ end
 -- The server's clock: Unix ms, and the µs within that millisecond.
 local function now_ms()
   local t = redis.call('TIME')
-  local us = tonumber(t[2])
-  return tonumber(t[1]) * 1000 + math.floor(us / 1000), us % 1000
+  local us = t[1] * 1e6 + t[2]
+  return (us - us % 1000) / 1000, us % 1000
 end
 
 -- Whether due_at can parse the text. Called before the first write.
@@ -28,12 +28,10 @@ local function is_time(when)
 end
 
 -- A point in time, in Unix ms: '+1500' is 1,500 ms from now, '1795216995000' is absolute. Fractions of a millisecond
--- are rounded up.
+-- are rounded up. nil: the text does not parse.
 local function due_at(when, now)
-  if string.sub(when, 1, 1) == '+' then
-    return now + math.ceil(tonumber(string.sub(when, 2)))
-  end
-  return math.ceil(tonumber(when))
+  local plus, ms = string.match(when, '^(%+?)(-?%d+%.?%d*)$')
+  return ms and math.ceil(ms) + (plus == '+' and now or 0)
 end
 
 -- Returns an error reply for the first key that has another type than wanted; nil if there is none. want: {key, type,

@@ -28,6 +28,7 @@ const onePauseMs = 10_000; // for this time enqueue_one is not tried after it di
 // Verdicts of the script enqueue.
 const malformed = -1;
 const duplicate = 0;
+const scheduled = 1;
 const ready = 2;
 const replaced = 4;
 
@@ -203,14 +204,14 @@ export class Client {
     const call = () => {
       const thisTry = again;
       again = '1';
-      return this.#connection.evaluate('enqueue_one', partition.keys('due payload meta wake seen policy'), token, '',
-        this.#tokenMs, thisTry, when, id, body, meta);
+      return this.#connection.evaluate('enqueue_one', partition.keys('due payload meta wake seen policy'), when, id, body,
+        token, this.#tokenMs, '', meta, thisTry);
     };
     try {
       const reply = await repeat(call, until);
-      const [verdict = 0, asked = 0] = numbersOf(reply);
-      if (verdict) item.result = resultOf(item.id, verdict, asked + Number(when));
-      return verdict !== 0;
+      const [asked = 0] = numbersOf(Array.isArray(reply) ? reply : [reply]); // a list: an earlier try took the message
+      if (asked) item.result = resultOf(item.id, scheduled, asked + Number(when));
+      return asked !== 0;
     } catch (error) {
       if (!(error instanceof UnavailableError)) return false;
       item.result = { id: item.id, error };

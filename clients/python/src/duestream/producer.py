@@ -9,7 +9,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
-from typing import Any, Optional, TypeVar
+from typing import Any, Optional, TypeVar, Union
 
 from . import limits
 from .errors import (ClosedError, DuestreamError, DuplicateError, InvalidError, NoRecurrenceError, NoResultError,
@@ -30,7 +30,7 @@ _LOOK_IDS = 500  # most IDs of one look for duplicates
 _PARKED = 4 * 10**15  # added to the due time of a message that waits for its key
 
 # Verdicts of the script enqueue.
-_MALFORMED, _DUPLICATE, _READY, _REPLACED = -1, 0, 2, 4
+_MALFORMED, _DUPLICATE, _SCHEDULED, _READY, _REPLACED = -1, 0, 1, 2, 4
 
 
 class Producer:
@@ -158,20 +158,20 @@ class Producer:
         keys = partition.keys("due payload meta wake seen policy")
         token, again = f"{self._token_name}-{next(self._tokens)}", ""
 
-        def call() -> Steps[list[int]]:
+        def call() -> Steps[int]:
             nonlocal again
             this_try, again = again, "1"
-            answer: list[int] = yield from evaluate("enqueue_one", keys, token, "", self._token_ms, this_try, when, id,
-                                                    body, meta)
-            return answer
+            answer: Union[int, list[int]] = yield from evaluate("enqueue_one", keys, when, id, body, token,
+                                                                self._token_ms, "", meta, this_try)
+            return answer[0] if isinstance(answer, list) else answer  # a list: an earlier try took the message
 
         try:
-            verdict, asked = yield from repeat(call, until)
+            asked = yield from repeat(call, until)
         except UnavailableError:
             raise
         except DuestreamError:
             return None
-        return [verdict, asked + int(when)] if verdict else None
+        return [_SCHEDULED, asked + int(when)] if asked else None
 
     def _elsewhere(self, queue: str, count: int, batch: Sequence[NewMessage], places: dict[int, int],
                    until: float) -> Steps[dict[int, DuestreamError]]:
