@@ -57,11 +57,13 @@ func helm(t *testing.T, arguments ...string) (string, error) {
 
 // helmProgram builds helm at the version of go.mod, and returns the path of the program.
 var helmProgram = sync.OnceValues(func() (string, error) {
-	out, err := exec.Command("go", "tool", "-n", "helm").CombinedOutput()
-	if err != nil {
-		return "", fmt.Errorf("go tool -n helm: %w\n%s", err, out)
+	var out, problems bytes.Buffer // go writes to stderr which modules it downloads
+	cmd := exec.Command("go", "tool", "-n", "helm")
+	cmd.Stdout, cmd.Stderr = &out, &problems
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("go tool -n helm: %w\n%s", err, problems.String())
 	}
-	return strings.TrimSpace(string(out)), nil
+	return strings.TrimSpace(out.String()), nil
 })
 
 // template renders the chart with a file of values, and further arguments of helm template.
