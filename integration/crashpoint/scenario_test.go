@@ -117,6 +117,18 @@ func scheduling() []scenario {
 				return err
 			}
 		}},
+		{script: "enqueue_one", state: "a first try within the token's window that comes after its repeat",
+			prepare: func(s *scene) func(rueidis.Client) error {
+				s.group("a")
+				one := item("one", hour)
+				call := func(c rueidis.Client, again bool) error {
+					_, _, err := lua.EnqueueOne(s.ctx, c, s.k, lua.Token{Name: "t", Window: 2 * time.Hour}, again, one)
+					return err
+				}
+				s.must(call(s.c, true))
+				s.owe("a", "one", delivered, delivered)
+				return func(c rueidis.Client) error { return call(c, false) }
+			}},
 		{script: "enqueue_one", state: "repeated while the message is scheduled",
 			prepare: func(s *scene) func(rueidis.Client) error {
 				s.group("a")
