@@ -31,7 +31,7 @@
 local due, policy = KEYS[1], KEYS[7]
 local set = redis.call('HMGET', policy, 'held', 'history', 'rate', 'ready_limit')
 if set[1] == '1' then return -1 end
--- Members are read in small pages, because no command tells how long a member is before it is read.
+-- Members are read in small pages, because no command tells the length of a member before the script reads the member.
 local now, fraction = now_ms()
 local page, members = 2, redis.call('ZRANGE', due, '0', '1', 'WITHSCORES')
 local next_due = members[2] and number_of(members[2])
@@ -41,7 +41,7 @@ if not next_due or next_due > now then return wait_us(next_due, now, fraction) e
 local payload, meta, stream, dead, turns = KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local rate, history = KEYS[8], KEYS[9]
 local limit, max_bytes = tonumber(ARGV[1]), tonumber(ARGV[2])
--- This changes nothing. A server at maxmemory always accepts it, and then accepts this script's further writes, too.
+-- This XDEL changes nothing. A server at maxmemory always accepts it, and then accepts the script's later writes, too.
 redis.call('XDEL', stream, '0-0')
 local has_meta = redis.call('HLEN', meta) > 0
 local record, flow = nil, nil -- flow stays nil if the policy limits nothing
@@ -65,7 +65,7 @@ local empty = false -- whether the schedule has no member behind those that were
 -- The score of the member before, and its due time as text: most members have the same due time as the one before.
 local score_before, due_before = nil, nil
 next_due = nil
--- It is one loop without functions of its own, because a function costs as much as a command, in each call.
+-- The loop declares no functions, because each declaration costs the server time in each call.
 while members do
   empty = #members < 2 * page
   local longest = 0
@@ -133,7 +133,7 @@ while members do
   end
 end
 
--- Members that were put off or parked have moved behind the others, so those in done are the first ones.
+-- Members that were put off or parked have moved behind the others. So the first members of the schedule are in done.
 local first_ones = behind and behind - 1 or #done
 if first_ones > 0 then redis.call('ZREMRANGEBYRANK', due, '0', first_ones - 1) end
 if behind then flow.remove_behind(done, behind) end

@@ -92,8 +92,8 @@ local function delivered_values(member, score, body, meta, is_gone, now)
   return values, false, nil, key
 end
 
--- Adds a member by the fields of its meta to the stream or to the dead letters. q: drain's state; q.key is set to the
--- message's ordering key. The first value returned is the outcome:
+-- Adds a member to the stream or to the dead letters. delivered_values decides which, by the member's meta. q: drain's
+-- state. add_described sets q.key to the message's ordering key. The first value returned is the outcome:
 --   'moved'    an entry was added; followed by its ID and its values
 --   'buried'   a dead letter was added; followed by its ID and its values
 --   'parked'   the message waits for its ordering key
@@ -125,9 +125,10 @@ local function add_described(q, member, score, body, fields)
   return dies and 'buried' or 'moved', added, values
 end
 
--- Adds a retry to the stream if its meta matches the pattern RETRY, as the meta of most retries does: such a meta need
--- not be decoded. due: the due time as text. Returns the ID of the entry or the server's error reply, the message ID,
--- the attempt and the group; nil if the meta does not match, or if the stream does not have the group.
+-- Adds a retry to the stream if its meta matches the pattern RETRY. The meta of most retries does, and need not be
+-- decoded then. due: the due time as text. Returns four values: the ID of the entry, or the server's error reply; the
+-- message ID; the attempt; and the group. Returns nil and adds nothing if the meta does not match, or if the stream
+-- does not have the group.
 local function add_retry(q, body, fields, due)
   local id, group, attempt, error = string.match(fields, RETRY)
   if not id or q.is_gone(group) ~= false then return nil end
@@ -136,9 +137,9 @@ local function add_retry(q, body, fields, due)
   return added, id, attempt, group
 end
 
--- Adds a member that has a meta, or whose name is not a plain ID, or that is too large. Returns what add_described
--- returns; and for a retry that add_retry added, 'moved', what XADD returned, nil, the message ID, the attempt and the
--- group.
+-- Adds a member that has a meta, or whose name is not a plain ID, or that is too large. If add_retry sent the XADD, the
+-- values returned are: 'moved', the reply of XADD, nil, the message ID, the attempt and the group. Otherwise add_other
+-- returns what add_described returns.
 local function add_other(q, member, score, body, fields, due)
   q.is_gone = q.is_gone or gone_from(q.stream)
   q.key = nil
