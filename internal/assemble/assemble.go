@@ -7,9 +7,9 @@
 //   - the functions of lua/lib that it can reach stand before it;
 //   - a rare function (see rareFunctions) declares the functions and constants that only rare functions need, on its
 //     first call;
-//   - functions that only the lines below a comment need are declared there (see restComment), so that a call that
-//     returns above it does not pay for them;
-//   - comments are left out, so that each server keeps less text;
+//   - if it has the comment restComment, functions that only the lines below this comment need are declared there, so
+//     that a call that returns earlier does not pay for them;
+//   - lines that are only a comment are left out, so that each server keeps less text;
 //   - before its first write, it ends with an error if its user may not run all commands that follow;
 //   - its errors name a key of the wrong type, or the command that its user may not run.
 //

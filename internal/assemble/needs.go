@@ -62,12 +62,12 @@ func (s *Sources) needsAfterFirstWrite(file *source) ([]Need, error) {
 }
 
 // certainCommand matches a line outside of functions and conditions that sends a command. Each run that comes to the
-// next line has sent it, and its refusal would have ended the script.
+// next line has sent this command, and the server has not refused it: a refusal would have ended the script.
 var certainCommand = regexp.MustCompile(
 	`(?m)^(?:local [\w, ]+ = (?:\w+, )*)?redis\.call\('([A-Z]+)'(?:, '([A-Z]+)')?, (?:\w+\.)?(\w+)`)
 
-// withoutCertain returns the needs without the keys for which the same command stands in before as a certain one: the
-// run itself has shown that its user has the right.
+// withoutCertain removes from the needs each key to which before, the text above the first write, certainly sends the
+// same command. When a run comes to its first write, the server has already accepted this command from its user.
 func withoutCertain(file *source, before string, needs []Need) (rest []Need) {
 	for _, n := range needs {
 		keys := slices.Clone(n.Keys)

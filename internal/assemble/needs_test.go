@@ -67,8 +67,8 @@ if score then pcall(pass, due) end
 	if got := fmt.Sprint(all); got != wantAll {
 		t.Errorf("the script needs %s, want %s", got, wantAll)
 	}
-	// Not asked for are the ZSCORE, which each run has sent before; the write to turns; and the ZREM of the last line,
-	// which runs in a pcall and may fail.
+	// The script does not ask for three rights: for the ZSCORE, because each run has sent one before; for the write to
+	// turns; and for the ZREM of the last line, because it runs in a pcall and may fail.
 	wantLate := "[{ZADD [0]} {ZRANGE [0]} {HDEL [1 2]}]"
 	if got := fmt.Sprint(late); got != wantLate {
 		t.Errorf("after its first write the script needs %s, want %s", got, wantLate)

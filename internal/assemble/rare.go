@@ -15,15 +15,15 @@ var rareFunctions = []string{
 	"begin_flow",                               // a rate limit, or a ready limit
 	"add_other",                                // messages with a meta, and dead letters
 	"end_turns", "pass_held", "id_without_key", // ordering keys
-	"has_id",    // entries that were read before the master may have changed
+	"has_id",    // entries that a worker read before a possible change of the master
 	"free_many", // several groups, or batches of more than 16 entries
 }
 
 // deferring returns a declaration of the rare function f. When f is first called, it declares the constants and
 // functions that no other function of the script needs. Then f replaces itself: the inner declaration assigns to the
 // outer local. constants and library hold the constants and functions that the script does not declare anyway. Two rare
-// functions may both declare the same constant or function. They would then not share what changes in it, so deferring
-// refuses a constant that changes.
+// functions may both declare the same constant or function. Each of them then has its own copy, and does not see what
+// the other changes in its copy. So deferring returns an error if f, or a function declared in it, changes a constant.
 func deferring(f function, constants, library luaText) (string, error) {
 	own := textOf(library.reachedFrom(f.text, nil))
 	ownConstants := constants.reachedFrom(own+f.text, nil)
@@ -40,8 +40,8 @@ func deferring(f function, constants, library luaText) (string, error) {
 		"return " + f.name + "(...)\nend\n", nil
 }
 
-// changes reports whether a text assigns to the local name or to an element of it, or gives it to a function that
-// changes its first argument. It does not follow a table under another name.
+// changes reports whether a text assigns to the variable name or to an element of it, or gives the variable to a
+// function that changes its first argument. It does not notice changes that are made by another name of the same table.
 func changes(text, name string) bool {
 	assigned := `(?m)(?:^|[^\w.:])` + name + ` *(?:\[[^=\n]*\]|\.\w+)* *(?:,[\w .,\[\]]*)?=[^=]`
 	given := `\b(?:table\.insert|table\.remove|table\.sort|add_pair|extend_values)\(` + name + `\b`

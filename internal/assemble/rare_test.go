@@ -55,8 +55,8 @@ local function main()
 	}
 }
 
-// Two rare functions would each have a local of their own, so a local that they need must not change. A local that
-// another function needs, too, is declared once, so it may change.
+// Each rare function declares its own copy of a local that only rare functions need, so such a local must not change. A
+// local that another function needs, too, is declared once, so it may change.
 func TestRareFunctionMayNotChangeALocalOfTheLibrary(t *testing.T) {
 	t.Parallel()
 	const rare = "local STATE = {}\nlocal function free_many(n)\n  %s\nend\nlocal function other()\n  return STATE\nend\n"
@@ -81,8 +81,8 @@ func TestRareFunctionMayNotChangeALocalOfTheLibrary(t *testing.T) {
 	}
 }
 
-// What only the lines below restComment need is declared there. The handling of errors cannot see it, so it gets its
-// own declarations.
+// A function that only the lines below restComment need is declared there. The handling of errors cannot see this
+// declaration, so it gets a declaration of its own.
 func TestRestOfAScriptDeclaresWhatItNeeds(t *testing.T) {
 	t.Parallel()
 	const base = `local COMMON = 1

@@ -13,11 +13,11 @@ const firstWriteComment = "-- Everything is known before the first write"
 // gets no generated check of its user's rights before its first write.
 const takesBackComment = firstWriteComment + ", and is taken back if a later one is refused."
 
-// restComment is the comment of a script whose most frequent calls return above it. The functions and constants that
-// only the lines below it need are declared there.
+// restComment stands in a script whose most frequent calls return above this comment. The functions and constants that
+// only the lines below the comment need are declared in its place.
 const restComment = "-- Declared here: what only the lines below need."
 
-// restPlace stands in the place of restComment until the declarations replace it.
+// restPlace takes the place of restComment, because comments are removed. The declarations then replace restPlace.
 const restPlace = "rest()"
 
 // Script returns the text of a script as the server gets it.
@@ -32,9 +32,9 @@ func (s *Sources) Script(name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	// A declaration costs time in each run. So functions that only the handling of errors needs are declared after the
-	// return, those that only the lines below restComment need are declared there, and those that only a rare function
-	// needs are declared in it.
+	// A declaration costs time in each run. So three kinds of functions are declared late: after the return, if only
+	// the handling of errors needs them; at restComment, if only the lines below it need them; and in a rare function,
+	// if only rare functions need them.
 	regular, onError, _ := strings.Cut(script, returnReply)
 	head, rest, _ := strings.Cut(regular, restPlace+"\n")
 	library := split(s.library(file))
