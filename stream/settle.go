@@ -20,7 +20,7 @@ const (
 	// messages a second each call takes several acknowledgements. A single acknowledgement after a pause does not wait,
 	// and none waits while a slot is wanted.
 	settleEvery = 10 * time.Millisecond
-	// settleAwaited takes the place of settleEvery for acknowledgements that somebody waits for.
+	// settleAwaited is used instead of settleEvery for acknowledgements that somebody may wait for: see isAwaited.
 	settleAwaited = 5 * time.Millisecond
 
 	// sameMaster is the time after a read within which this worker cannot yet be connected to another master.
@@ -31,8 +31,8 @@ const (
 	settling = "settling"
 )
 
-// unsettled holds the deliveries that wait for their settlement. While a call is in flight, further ones queue up; the
-// next call takes them together.
+// unsettled holds the deliveries that wait for their settlement. While a call is in flight, further deliveries queue
+// up. The next call takes them together.
 type unsettled struct {
 	due   chan struct{} // poked when settleLoop must not wait for more deliveries
 	timer *time.Timer   // fires at deadline
@@ -51,8 +51,8 @@ func newUnsettled() unsettled {
 	return unsettled{due: make(chan struct{}, 1), timer: timer}
 }
 
-// add adds a delivery that may wait until the given time after the beginning of the last call. After close it adds
-// nothing, and returns false.
+// add adds a delivery. The next call must begin at the latest afterLast after the beginning of the last call. After
+// close, add adds nothing and returns false.
 func (u *unsettled) add(d *delivery, afterLast time.Duration) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -75,15 +75,15 @@ func (u *unsettled) add(d *delivery, afterLast time.Duration) bool {
 	return true
 }
 
-// state returns the number of waiting deliveries of both kinds, and whether the deadline of one has passed.
+// state returns the number of waiting deliveries of each kind. late says that the deadline has passed.
 func (u *unsettled) state() (acks, fails int, late bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return len(u.acks), len(u.fails), !u.deadline.IsZero() && time.Until(u.deadline) <= 0
 }
 
-// takeAcks takes a batch of deliveries to acknowledge, for a call that begins now. size returns the bytes that a
-// delivery costs the script.
+// takeAcks takes a batch of deliveries to acknowledge. now is the beginning of the call that acknowledges them. size
+// returns the number of bytes that the script reads for a delivery.
 func (u *unsettled) takeAcks(now time.Time, size func(*delivery) int) []*delivery {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -146,8 +146,8 @@ func (u *unsettled) close() []*delivery {
 // settles the delivery by the action of the failure. After a hard stop nothing is settled any more, and settle gives
 // the delivery up.
 //
-// settle wakes settleLoop only when the next call must not wait any longer, and sets the timer that wakes it later. So
-// at 1,000 messages a second settleLoop does not wake for each message.
+// If the next call must not wait any longer, settle wakes settleLoop. Otherwise the timer wakes settleLoop at the
+// deadline. So at 1,000 messages a second settleLoop does not wake for each message.
 func (p *partitionWorker) settle(d *delivery, failure *lua.Failure) {
 	d.failure = failure
 	afterLast := settleEvery
@@ -182,7 +182,7 @@ func (p *partitionWorker) settleLoop(ctx context.Context) {
 	}
 }
 
-// gather waits until there is a reason to settle. It returns false if ctx ends first.
+// gather waits until mustSettle is true. It returns false if ctx ends first.
 func (p *partitionWorker) gather(ctx context.Context) bool {
 	for !p.mustSettle() {
 		select {
@@ -195,8 +195,8 @@ func (p *partitionWorker) gather(ctx context.Context) bool {
 	return true
 }
 
-// mustSettle reports whether deliveries wait and the next call must not wait for more of them: one has waited long
-// enough, or a wait would withhold slots from messages, or would gain nothing.
+// mustSettle reports whether the next call must begin now. It is false if no delivery waits. It is true if a delivery
+// failed, if many acknowledgements wait, if the deadline has passed, or if a message waits for a slot.
 func (p *partitionWorker) mustSettle() bool {
 	acks, fails, late := p.unsettled.state()
 	partitions := max(1, int(p.pool.partitions.Load()))
@@ -204,7 +204,7 @@ func (p *partitionWorker) mustSettle() bool {
 	return fails > 0 || acks >= many || late || acks > 0 && p.pool.slots.wanted()
 }
 
-// settlePass settles one batch of each kind. It returns false if ctx has ended.
+// settlePass settles at most one batch of each kind. It returns false if ctx has ended.
 func (p *partitionWorker) settlePass(ctx context.Context) bool {
 	now := time.Now()
 	p.settles.begin()
@@ -216,7 +216,8 @@ func (p *partitionWorker) settlePass(ctx context.Context) bool {
 	return ctx.Err() == nil
 }
 
-// comparedBytes returns how many bytes of an entry the script ack, called now, reads to compare the message ID.
+// comparedBytes returns the number of bytes of an entry that the script ack reads to compare the message ID. now is the
+// beginning of the call.
 func (p *partitionWorker) comparedBytes(d *delivery, now time.Time) int {
 	if p.heldAt(d, now).ID == "" {
 		return 0

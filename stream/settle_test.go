@@ -12,8 +12,8 @@ import (
 )
 
 // A single acknowledgement must go out at once. If the last call was less than settleEvery ago, acknowledgements wait
-// for others, to share one call. But they must not wait while a freed slot could give a message to a handler, and wait
-// for a shorter time if somebody waits for them.
+// for others, to share one call. If somebody may wait for an acknowledgement, it waits only until settleAwaited after
+// the last call. No acknowledgement may wait while a freed slot could give a message to a handler.
 func TestAcknowledgementsWaitForOthersOnlyWhenNothingWaitsForThem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -70,8 +70,8 @@ func TestAcknowledgementsWaitForOthersOnlyWhenNothingWaitsForThem(t *testing.T) 
 	})
 }
 
-// Each wake of settleLoop costs the process a switch between threads. So deliveries wake it only when the next call must
-// not wait for more of them, and nothing wakes it after a call has taken all of them.
+// Each wake of settleLoop costs the process a switch between threads. So deliveries wake settleLoop only when the next
+// call must not wait for more of them. After a call has taken all deliveries, nothing wakes settleLoop.
 func TestSettleWakesTheLoopOnlyWhenItMust(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newQueueWorker(WorkerConfig{}.withDefaults(), "q", newPool(16, 1), nil).partitions[0]
@@ -98,7 +98,7 @@ func TestSettleWakesTheLoopOnlyWhenItMust(t *testing.T) {
 	})
 }
 
-// wantWoken checks whether a poke or the timer wakes the loop now, and takes both.
+// wantWoken checks whether a poke or the timer wakes settleLoop now. It consumes the poke and the tick of the timer.
 func wantWoken(t *testing.T, step string, p *partitionWorker, want bool) {
 	t.Helper()
 	synctest.Wait()

@@ -15,10 +15,10 @@ import (
 type Pending struct {
 	ID         EntryID
 	Consumer   string
-	Idle       time.Duration // since it was delivered or extended; 0 if it was given back
+	Idle       time.Duration // since the entry was delivered or extended; 0 if GivenBack
 	Deliveries int64
 	Cancelled  bool // its message was cancelled, and the consumer learns of the cancellation
-	GivenBack  bool // its worker gave it back by XNACK: no consumer holds it, until a bridge takes it
+	GivenBack  bool // the worker gave the entry back by XNACK: no consumer holds it, and a bridge will take it
 }
 
 // PendingRange selects pending entries, from the oldest on. Zero fields do not restrict, except Count.

@@ -25,7 +25,7 @@ type Sighting struct {
 	For        string `json:"for,omitempty"`        // ready, pending: the only group of a retry; "": not a retry
 	Deliveries int64  `json:"deliveries,omitempty"` // pending: how often the entry was delivered, by the server's count
 	Cancelled  bool   `json:"cancelled,omitempty"`  // pending: it was cancelled; its consumer learns of it and ends it
-	GivenBack  bool   `json:"given_back,omitempty"` // pending: its worker gave it back by XNACK, and no consumer holds it
+	GivenBack  bool   `json:"given_back,omitempty"` // pending: the worker gave it back by XNACK; no consumer holds it
 	Front      string `json:"front,omitempty"`      // waiting for its key: the first message of its key; "": unknown
 	// scheduled, retrying: ID of the entry that was scheduled again, or of the letter that was redriven
 	Before string `json:"before,omitempty"`

@@ -110,8 +110,7 @@ func TestFindSaysWhyAReadyOrHeldMessageIsNotDone(t *testing.T) {
 	})
 }
 
-// For an abandoned entry Find must say who held it and what keeps it there, and for a dead letter why the message died.
-// No consumer holds a message that its worker gave back by XNACK.
+// No consumer holds a message that its worker gave back by XNACK. Find must say so, and say who will take the message.
 func TestFindSaysThatAMessageWasGivenBack(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -126,6 +125,7 @@ func TestFindSaysThatAMessageWasGivenBack(t *testing.T) {
 	r.wantWhy("a", givenBack+"no bridge is alive: nobody takes it from there")
 }
 
+// For an abandoned entry Find must say who held it and what keeps it there, and for a dead letter why the message died.
 // There must be a text for each reason.
 func TestFindSaysWhyWhatIsAbandonedOrDeadIsNotDelivered(t *testing.T) {
 	t.Parallel()
