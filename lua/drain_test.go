@@ -144,8 +144,8 @@ func TestDrainBuriesJSONNull(t *testing.T) {
 	})
 }
 
-// The wait tells the bridge how long to sleep, so it must be right where drain stops early: nothing is due, the queue is
-// held, or the limit is reached.
+// The wait tells the bridge how long to sleep. It must also be right when drain stops early: when nothing is due, when
+// the queue is held, and when the limit is reached.
 func TestDrainTellsHowLongToWait(t *testing.T) {
 	everywhere(t, func(b *testQueue) {
 		want := func(what string, moved int, least, most time.Duration) {

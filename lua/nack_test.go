@@ -184,8 +184,8 @@ func TestGivenBackEntriesAndCancellations(t *testing.T) {
 	})
 }
 
-// A worker may send XNACK with SILENT again after lost replies, so the counter of a cancelled delivery falls below its
-// mark. Regression: the message became a dead letter after 1,000,000,000,000 attempts.
+// A worker may repeat XNACK with SILENT after a lost reply, so the counter of a cancelled delivery may fall below the
+// mark of cancellations. Regression: the counter was read as a number of attempts, and made the message a dead letter.
 func TestCancelledEntryThatWasGivenBackThreeTimes(t *testing.T) {
 	onBoth(t, func(b *testQueue, reclaim func(string) Reclaimed) {
 		e := b.deliver([]string{"g"}, "m")[0].EntryID
@@ -335,8 +335,8 @@ func TestGivenBackEntryIsNotNotedAsHeld(t *testing.T) {
 	})
 }
 
-// A search finds an entry that was given back as pending, although its counter may be 0. Regression: it was found as an
-// entry that its group had not read.
+// A search must show that an entry is pending after a worker gave it back. The counter of the entry may be 0.
+// Regression: the search showed such an entry as one that its group had not read.
 func TestSearchFindsAGivenBackEntryAsPending(t *testing.T) {
 	everywhere(t, func(b *testQueue) {
 		for i, e := range b.deliver([]string{"g"}, "silent", "fail") {
@@ -369,7 +369,8 @@ func TestDeliveries(t *testing.T) {
 	}
 }
 
-// The history tells how a delivery ended that a worker gave back. No consumer held it by then.
+// The history records how a delivery ended after its worker gave it back. It names no consumer, because none held the
+// entry at that time.
 func TestHistoryOfGivenBackEntries(t *testing.T) {
 	onBoth(t, func(b *testQueue, reclaim func(string) Reclaimed) {
 		b.set("history", "100")
@@ -391,7 +392,7 @@ func TestHistoryOfGivenBackEntries(t *testing.T) {
 	})
 }
 
-// The next attempt, or the dead letter, gets the progress that an attempt stored before it gave the message back.
+// The next attempt, or the dead letter, gets the progress that a worker stored before it gave the message back.
 func TestProgressOfGivenBackEntries(t *testing.T) {
 	onBoth(t, func(b *testQueue, reclaim func(string) Reclaimed) {
 		e := b.deliver([]string{"g"}, "m")[0]
@@ -430,7 +431,7 @@ func TestGivenBackEntriesExpire(t *testing.T) {
 	})
 }
 
-// A letter of a message that was given up is redriven like any other: it begins at attempt 1.
+// The dead letter of a message that was given up is redriven like any other letter: the message begins at attempt 1.
 func TestLetterOfAGivenUpMessageIsRedriven(t *testing.T) {
 	onBoth(t, func(b *testQueue, reclaim func(string) Reclaimed) {
 		b.giveBack("g", nackFatal, b.deliver([]string{"g"}, "m")[0].EntryID)

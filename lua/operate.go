@@ -49,14 +49,14 @@ func Drain(ctx context.Context, c rueidis.Client, k Keys, limit, maxBytes int) (
 	if err != nil {
 		return Drained{}, err
 	}
-	if wait, err := message.AsInt64(); err == nil { // nothing is due
+	if wait, err := message.AsInt64(); err == nil { // nothing is due, or the queue is held
 		return Drained{Wait: duration(wait, time.Microsecond)}, nil
 	}
 	drained, err := drainedOf(message)
 	return drained, drainScript.unexpected(err)
 }
 
-// drainedOf parses drain's reply if messages were due.
+// drainedOf parses the list that drain returns if messages are due.
 func drainedOf(message rueidis.RedisMessage) (Drained, error) {
 	reply, err := message.ToArray()
 	if err == nil && len(reply) != 7 {

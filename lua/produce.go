@@ -204,8 +204,8 @@ var enqueueOneScript = load("enqueue_one",
 	[]string{"due", "payload", "meta", "wake", "seen", "policy"},
 	[]string{"when", "id", "body", "token", "token_ms", "done", "fields", "again"}, nil).leavingOut(3)
 
-// EnqueueOne takes one small message for which AllFresh is true. It costs the server about three fifths of
-// EnqueueFresh. If taken is false and err is nil, the queue keeps a history, and nothing was changed: call
+// EnqueueOne takes one small message for which AllFresh is true. It costs the server about three fifths of what
+// EnqueueFresh costs. If taken is false and err is nil, the queue keeps a history, and nothing was changed: call
 // EnqueueFresh. With an error nothing was taken (but see Ambiguous).
 //
 // again tells that the server may have executed an earlier try of this call, or may execute it later. The server

@@ -15,8 +15,8 @@ import (
 // cancelled while a consumer holds it. TestCancelMarkMatchesTheScripts compares it with the scripts.
 const CancelledMark = 1_000_000_000_000
 
-// leastCancelled is the smallest delivery counter of a cancelled delivery. It is below CancelledMark, because XNACK
-// with SILENT subtracts one each time that it is sent, and a worker may repeat it after a lost reply.
+// leastCancelled is the smallest delivery counter of a cancelled delivery. It is below CancelledMark, because each
+// XNACK with SILENT subtracts one from the counter, and a worker may repeat this command after a lost reply.
 const leastCancelled = CancelledMark / 2
 
 // fatalFrom is the smallest delivery counter that says that a worker gave the message up by XNACK with FATAL. The
@@ -35,9 +35,9 @@ func Deliveries(counter int64) (n int64, cancelled bool) {
 	return counter, false
 }
 
-// GivenBack reports whether a worker gave a pending entry back by XNACK, so that no consumer holds it until a bridge
-// takes it. consumer and idle are values of XPENDING. The idle time of such an entry is -1 ms, or counts from 1970. It
-// tells the entry from one of a consumer whose name is empty.
+// GivenBack reports whether a worker gave a pending entry back by XNACK, so that no consumer holds the entry until a
+// bridge takes it. consumer and idle are values of XPENDING. If the entry was given back, consumer is empty, and idle
+// is -1 ms or counts from 1970. If a consumer with an empty name holds the entry, idle is shorter.
 func GivenBack(consumer string, idle time.Duration) bool {
 	return consumer == "" && (idle < 0 || idle >= 1e12*time.Millisecond)
 }

@@ -26,7 +26,7 @@ type script struct {
 	args     []string // sent once
 	each     []string // sent for every item, after args
 	everyKey bool     // the list of keys is sent once for every item
-	fewer    int      // a call may leave out so many of the last args
+	fewer    int      // how many of the last args a call may leave out
 	exec     *rueidis.Lua
 	source   string
 	sha      string
@@ -60,8 +60,8 @@ func (s *script) repeatable() *script {
 	return s
 }
 
-// leavingOut lets a call leave out up to n of the last arguments that are sent once. The script must not have each, or
-// the actor.
+// leavingOut lets a call leave out up to n of the last args. It must not be used for a script that has each, or that
+// takes the actor.
 func (s *script) leavingOut(n int) *script {
 	s.fewer = n
 	return s

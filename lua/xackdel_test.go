@@ -7,7 +7,7 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// endByXACKDEL acknowledges an entry as a plain worker may do on a server that has XACKDEL.
+// endByXACKDEL acknowledges an entry by XACKDEL with ACKED, as a plain worker may do. It returns the server's answer.
 func (b *testQueue) endByXACKDEL(group, entry string) (answer int64) {
 	b.Helper()
 	answers, err := b.try("XACKDEL", b.k.Stream, group, "ACKED", "IDS", "1", entry).ToArray()

@@ -90,8 +90,8 @@ func TestAFewEntriesAreFreedByXDELEX(t *testing.T) {
 	redistest.Want(t, "rows of ACL LOG", len(redistest.Must(b.try("ACL", "LOG").ToArray())), 0)
 }
 
-// onVersion begins a script. The script then runs as on a server of this version whose user has every right. A call of
-// XDELEX ends the script with an error.
+// onVersion is put before the text of a script. The script then sees the given version of the server, and a user with
+// every right. A call of XDELEX ends the script with an error.
 const onVersion = `
 local server = redis
 local redis = setmetatable({
@@ -104,8 +104,8 @@ local redis = setmetatable({
 }, {__index = server})
 `
 
-// Redis has XDELEX since 8.2. Before 8.6 it counts a group that was destroyed, and may then keep an entry that nobody
-// needs. So scripts use it from 8.6 on.
+// Redis has XDELEX since 8.2. Before 8.6, XDELEX counts a group that was destroyed, and may then keep an entry that
+// nobody needs. So scripts use XDELEX from 8.6 on.
 func TestScriptsUseXDELEXFromRedis86On(t *testing.T) {
 	onServers(t, func(b *testQueue) {
 		for version, uses := range map[int]bool{0x080000: false, 0x080203: false, 0x0805ff: false, 0x080600: true,
@@ -156,9 +156,9 @@ func TestEntriesAreFreedWhereXDELEXWasTakenAway(t *testing.T) {
 	redistest.Want(t, "entries left", b.count("XLEN", b.k.Stream), 0)
 }
 
-// The same random commands on two queues leave the same entries and the same pending lists, whether XDELEX or XDEL
-// frees the entries. The commands create, destroy and reset groups, delete entries, give them back, reclaim them, and
-// restore dumps. After a restart the server has the same entries again.
+// Two queues get the same random commands. XDELEX frees the entries of one queue, and XDEL those of the other. Both
+// queues must have the same entries and the same pending lists. The commands create, destroy and reset groups, delete
+// entries, give them back, reclaim them, and restore dumps. After a restart the server has the same entries again.
 func TestXDELEXFreesTheSameEntriesAsXDEL(t *testing.T) {
 	t.Parallel()
 	b, ok := onServerWithXDELEX(t)
