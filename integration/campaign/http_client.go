@@ -43,7 +43,7 @@ type httpClient struct {
 	mu     sync.Mutex
 	turn   int
 	failed []time.Time
-	late   map[string]bool // IDs of messages that may be scheduled once more; see publish
+	late   map[string]bool // IDs of messages that a late request may schedule once more; see publish
 }
 
 func newHTTPClient(p part) *httpClient {

@@ -108,7 +108,7 @@ func (t *trial) learn(receipt bridge.Receipt, problem *httpProblem, fresh bool) 
 var unanswered = &httpProblem{Type: problemUncertain}
 
 // publish publishes messages until the result of each is known. If a request got no answer, a gateway may still execute
-// it, even after the message was cancelled.
+// the request later, even after its message was cancelled.
 func (h *httpClient) publish(queue string, messages []bridge.NewMessage, fresh bool) []bridge.Result {
 	all := make([]*trial, len(messages))
 	for i := range messages {
@@ -245,7 +245,7 @@ func (h *httpClient) Schedule(_ context.Context, queue string, payload []byte, o
 	return result.Receipt, result.Err
 }
 
-// Cancel cancels a message. The result is uncertain if a request to publish it may still be executed.
+// Cancel cancels a message. It returns ErrUncertain if a gateway may still execute a request to publish the message.
 func (h *httpClient) Cancel(_ context.Context, queue, id string, _ ...bridge.Scope) error {
 	_, err := h.change(http.MethodDelete, queuePath(queue)+"/messages/"+id)
 	h.mu.Lock()

@@ -264,8 +264,8 @@ func failAt(t *testing.T, s *scene, sc scenario, n int, repeated, clean bool, se
 	return at, found
 }
 
-// takesBack has the commands that run only after another command was refused, so a scenario with one refusal does not
-// refuse them. lua.TestEnqueueOneTakesBackWhatItHasWritten holds them.
+// takesBack has the commands that run only after another command was refused. A scenario refuses only one command, so
+// it does not refuse these. lua.TestEnqueueOneTakesBackWhatItHasWritten tests them.
 var takesBack = map[string]bool{
 	"if wrote_payload then redis.pcall('HDEL', payload, id) end": true,
 	"if wrote_meta then redis.pcall('HDEL', meta, id) end":       true,

@@ -61,8 +61,8 @@ func TestEachPairOfFeaturesIsDecided(t *testing.T) {
 	}
 }
 
-// Each feature of the Go SDK is decided with each other feature, once, on a page of its own. So is each command of newer
-// servers, on the next page. A row there may be about several features.
+// A page of its own decides each feature of the Go SDK with each other feature, once. The next page does the same for
+// the commands of newer servers and for single messages. A row of these pages may be about several features.
 func TestEachPairOfTheSDKIsDecided(t *testing.T) {
 	t.Parallel()
 	short := map[string]string{}
@@ -88,8 +88,8 @@ func TestEachPairOfTheSDKIsDecided(t *testing.T) {
 	}
 }
 
-// checkPage checks that a page decides each of its features with each other one of the page and of the pages before it,
-// whose features are others. It returns the features of the page.
+// checkPage checks that a page decides each of its own features with each other feature of the page, and with each
+// feature of the earlier pages. others: the features of the earlier pages. It returns the page's own features.
 func checkPage(t *testing.T, page string, others []string, known map[string]bool, short map[string]string) []string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("../../docs/design", page))

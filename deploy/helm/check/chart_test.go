@@ -57,7 +57,7 @@ func helm(t *testing.T, arguments ...string) (string, error) {
 
 // helmProgram builds helm at the version of go.mod, and returns the path of the program.
 var helmProgram = sync.OnceValues(func() (string, error) {
-	var out, problems bytes.Buffer // go writes to stderr which modules it downloads
+	var out, problems bytes.Buffer // go lists its downloads on stderr
 	cmd := exec.Command("go", "tool", "-n", "helm")
 	cmd.Stdout, cmd.Stderr = &out, &problems
 	if err := cmd.Run(); err != nil {
