@@ -24,8 +24,8 @@ local k = {stream = KEYS[1], due = KEYS[2], wake = KEYS[3], turns = KEYS[4]}
 local record = record_of(policy, history, ARGV) -- removes the actor from ARGV
 -- Everything is known before the first write.
 local args, reply, acked = ARGV, {}, {}
-local n, m = 0, 0 -- the lengths of reply and acked; to count is cheaper than #
-local bytes = 0 -- of all entries that were compared
+local n, m = 0, 0 -- the lengths of reply and acked; a counter is cheaper than #
+local bytes = 0 -- the bytes of all entries that were compared
 for i = 2, #args, 2 do
   local entry, id, won = args[i], args[i + 1], LATER
   if id ~= '' then id = id_without_key(k, entry, id) end

@@ -56,12 +56,13 @@ end
 
 local q = nil -- the state of add_other; nil until a message needs it
 local done = {} -- the members that leave the schedule; they are its first ones, in order of due time
-local behind = nil -- the index in done from which on its members are retries from behind one that is held back
+-- nil until a limit holds a member back. Then: the index in done of the first retry from behind that member.
+local behind = nil
 local moved, buried, put_off = 0, 0, 0
 local room, bytes = limit, 0 -- how many members may still be taken; bytes of all members taken
 local refusal, dead_refusal = '', ''
 local late = nil
-local empty = false -- whether the schedule has no member behind those that were taken
+local empty = false -- true: the schedule has no member behind the taken ones
 -- The score of the member before, and its due time as text: most members have the same due time as the one before.
 local score_before, due_before = nil, nil
 next_due = nil

@@ -2,7 +2,7 @@
 
 package lua
 
-const functionsSource = "42c689e34f25"
+const functionsSource = "2ae7f73660ec"
 
 func functionList() []Function {
 	return []Function{

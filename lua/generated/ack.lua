@@ -393,8 +393,8 @@ local lacks = may and (not may('XACK', KEYS[1], '0', '0') and {'XACK', KEYS[1]}
 if lacks then return redis.error_reply('NOPERM this user lacks ' .. lacks[1] .. ' on "' .. (lacks[2] or '') ..
   '", which script ack may need; nothing was changed') end end
 local args, reply, acked = ARGV, {}, {}
-local n, m = 0, 0 -- the lengths of reply and acked; to count is cheaper than #
-local bytes = 0 -- of all entries that were compared
+local n, m = 0, 0 -- the lengths of reply and acked; a counter is cheaper than #
+local bytes = 0 -- the bytes of all entries that were compared
 for i = 2, #args, 2 do
   local entry, id, won = args[i], args[i + 1], LATER
   if id ~= '' then id = id_without_key(k, entry, id) end

@@ -630,12 +630,12 @@ if lacks then return redis.error_reply('NOPERM this user lacks ' .. lacks[1] .. 
   '", which script drain may need; nothing was changed') end end
 local q = nil -- the state of add_other; nil until a message needs it
 local done = {} -- the members that leave the schedule; they are its first ones, in order of due time
-local behind = nil -- the index in done from which on its members are retries from behind one that is held back
+local behind = nil
 local moved, buried, put_off = 0, 0, 0
 local room, bytes = limit, 0 -- how many members may still be taken; bytes of all members taken
 local refusal, dead_refusal = '', ''
 local late = nil
-local empty = false -- whether the schedule has no member behind those that were taken
+local empty = false -- true: the schedule has no member behind the taken ones
 local score_before, due_before = nil, nil
 next_due = nil
 while members do

@@ -28,7 +28,7 @@ local function is_time(when)
 end
 
 -- A point in time, in Unix ms: '+1500' is 1,500 ms from now, '1795216995000' is absolute. Fractions of a millisecond
--- are rounded up. nil: the text does not parse.
+-- are rounded up. Returns nil if the text does not parse.
 local function due_at(when, now)
   local plus, ms = string.match(when, '^(%+?)(-?%d+%.?%d*)$')
   return ms and math.ceil(ms) + (plus == '+' and now or 0)

@@ -13,8 +13,8 @@ local function is_fatal(counter)
   return counter >= FATAL_FROM or counter < 0
 end
 
--- XNACK with SILENT subtracts one from the delivery counter each time that it is sent. A worker that repeats it after a
--- lost reply makes the counter of a cancelled delivery less than CANCELLED_FROM.
+-- Whether a delivery was cancelled. Each XNACK with SILENT subtracts one from the delivery counter. If a worker repeats
+-- XNACK after a lost reply, the counter of a cancelled delivery may become less than CANCELLED_FROM.
 local function is_cancelled(counter)
   return counter >= CANCELLED_FROM / 2 and not is_fatal(counter)
 end

@@ -68,10 +68,10 @@ local function begin_flow(per, burst, free_retries, ready_limit, due, stream, ra
     redis.call('SET', rate, digits(math.ceil(full_at)), 'PX', digits(rest_ms))
   end
 
-  -- When a limit holds a member back: returns the due retries and redriven letters behind it, with their scores; or nil
-  -- if none of them may pass. taken: how many members drain has taken; they are the first ones of the schedule. If more
-  -- than MOST_LOOKED_AT members are due, it looks at so many of them. The clock chooses the rank of the first one, so
-  -- that over several calls each member is looked at.
+  -- Called when a limit holds a member back. Returns the due retries and redriven letters behind this member, with
+  -- their scores; nil if no retry may pass. taken: the number of members that drain has taken; they are the first ones
+  -- of the schedule. If more than MOST_LOOKED_AT members are due, the function looks at only MOST_LOOKED_AT of them.
+  -- The clock chooses the first one, so that over several calls the function looks at each member.
   function flow.retries_behind(taken)
     if flow.held == 'rate' and not free_retries then return nil end
     local all = redis.call('ZCOUNT', due, '-inf', digits(now)) - taken
@@ -113,7 +113,8 @@ local function begin_flow(per, burst, free_retries, ready_limit, due, stream, ra
     if not (free_retries and string.find(member, SEP, 1, true)) then spent = spent + 1 end
   end
 
-  -- Removes from the schedule the retries that drain has taken from behind others: those in done from index first on.
+  -- Removes from the schedule the retries that drain took from behind a member that was held back. These are the
+  -- members of done from index first on.
   function flow.remove_behind(done, first) in_chunks('ZREM', due, done, first) end
 
   -- Completes drain's reply, and stores the bucket: reply[3] is the wait, reply[6] the lateness without the delay by

@@ -29,7 +29,7 @@ local function groups_of(stream)
   if reply.err then return groups, reply.err end
   for n, flat in ipairs(reply) do
     local group = {name = flat[2], pending = tonumber(flat[6]), last = flat[8] or '0-0'}
-    -- Every known server has the fields at these indexes. They are searched for if another server has not.
+    -- Every known server has the three fields at these places. For any other server, the loop searches for them.
     if flat[1] ~= 'name' or flat[5] ~= 'pending' or flat[7] ~= 'last-delivered-id' then
       for i = 1, #flat, 2 do
         if flat[i] == 'name' then group.name = flat[i + 1]
@@ -54,8 +54,8 @@ local function is_held(stream)
   return false, #reply
 end
 
--- Whether an entry has a message ID. True if the entry was deleted: it may still be pending. It also returns the bytes
--- that it read.
+-- Whether an entry has the given message ID; and how many bytes were read. The first value is also true if the entry
+-- was deleted, because a deleted entry may still be pending.
 local function has_id(stream, entry, id)
   local found = redis.call('XRANGE', stream, entry, entry)
   local body = found[1] and found[1][2]
@@ -119,9 +119,8 @@ end
 
 -- Of the given entries (all between first and last), deletes those that every group has been given and no group holds.
 -- For each group that holds any entries, it reads one range of pending entries, about twice as long as the list.
--- Entries behind that range are looked up one by one. settled_by: the group for which the calling script has
--- acknowledged all of the entries, so that this group holds none of them; nil if there is no such group. Returns the
--- deleted entries.
+-- Entries behind that range are looked up one by one. settled_by: the calling script has acknowledged all of the
+-- entries for this group, so the group holds none of them; nil if there is no such group. Returns the deleted entries.
 local function delete_unneeded(stream, groups, ids, first, last, settled_by)
   local needed = {} -- entries that a group holds, or has not been given
   local most = 2 * #ids - 1
@@ -161,8 +160,8 @@ local function id_range(ids)
   return first, last
 end
 
--- Frees entries of a stream with several groups, and more than 16 entries of any stream; see free. first and last: the
--- earliest and the latest of the entries.
+-- Does the part of free that is for several groups, for a group that was set back, and for more than 16 entries. first
+-- and last: the earliest and the latest of the entries.
 local function free_many(stream, group, groups, ids, first, last)
   if #ids > lookup_limit(groups) then return end
   if #ids > 16 then
@@ -185,9 +184,10 @@ end
 --   XTRIM   for more than 16 entries. A trim costs next to nothing for each entry. It deletes the entries below a
 --           bound: the oldest entry that a group still needs. If no entry of ids is below the bound, the trim waits for
 --           the call that acknowledges the entries for the slowest group.
---   XDEL    for the other entries. If group is the only one, free deletes them at once. Otherwise it asks each other
---           group whether it needs them. It also does so for more than 16 entries if the bound is more than a second
---           older than them, because a trim may then delete nothing for a long time.
+--   XDEL    for the other entries. If the stream has no other group, and the group was not set back, free deletes them
+--           at once. Otherwise free asks the other groups first, and keeps the entries that a group needs. free also
+--           uses XDEL for more than 16 entries if the bound is more than a second older than them, because a trim may
+--           then delete nothing for a long time.
 local function free(stream, group, ids)
   if #ids == 0 then return end
   -- XDELEX checks all groups itself. On a stream without groups it would delete all given entries; this stream has a
@@ -206,7 +206,7 @@ local function free(stream, group, ids)
   local groups = groups_of(stream)
   if #groups == 0 then return end
   local first, last = id_range(ids)
-  -- A group that was set back, by XGROUP SETID, needs the entries again.
+  -- If XGROUP SETID has set the group back, the group needs the entries again.
   if #groups == 1 and #ids <= 16 and not less(groups[1].last, last) then
     redis.call('XDEL', stream, unpack(ids))
   else

@@ -67,7 +67,7 @@ local function note_values(record, event, name, id, values, consumer, idle)
   add_pair(record.changes, event, table.concat(told, ',') .. '}')
 end
 
--- Records that a group acknowledged an entry. id: the message ID; '' = it is not known.
+-- Records that a group acknowledged an entry. id: the message ID; '' = unknown.
 local function note_acknowledged(record, entry, id, group)
   local id_json = id ~= '' and ',"id":' .. told_text(id) or ''
   local told = '{"entry":' .. told_text(entry) .. id_json .. ',"group":' .. told_text(group) .. '}'

@@ -143,8 +143,8 @@ local function note_key(k, entry, key)
   k.key_of[entry] = key
 end
 
--- Returns the message ID of an entry from the text that ack gets for it: <message ID> or SEP <key> SEP <message ID>.
--- Stores the key, if there is one, in k.key_of.
+-- Returns the message ID from a text that ack got for an entry. The text is <message ID> or SEP <key> SEP <message ID>.
+-- If the text has a key, id_without_key stores the key in k.key_of.
 local function id_without_key(k, entry, text)
   local key, id = string.match(text, '^' .. SEP .. '([^' .. SEP .. ']*)' .. SEP .. '(.*)$')
   if not key then return text end

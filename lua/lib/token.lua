@@ -1,9 +1,9 @@
 -- Shared by the scripts that can be repeated after a lost reply. A call's token, and the messages that the call
 -- refused, are remembered as members of the zset seen, beside the dedup windows.
 
--- Whether the token is empty or valid, and token_ms is a whole number of at most 15 digits. 'dead' is invalid, because
--- its members would be those of restored dead letters. A token with SEP is invalid, because its members could be those
--- of another call.
+-- Whether the token is empty or valid, and token_ms is a whole number of at most 15 digits. The token 'dead' is
+-- invalid, because its members of seen would be those of restored dead letters. A token with SEP is invalid, because
+-- its members could be those of another call.
 local function is_call(token, token_ms)
   return string.find(token_ms, '^%d+$') and #token_ms <= 15 and token ~= 'dead' and not string.find(token, SEP, 1, true)
 end
