@@ -25,6 +25,7 @@
 -- Complexity: O(log n), n = scheduled messages
 -- If a command fails here: a full server refuses the first write. After any other refusal the script deletes what it
 --   has written. If the user may not delete a payload or a meta, the sweep for orphans deletes it.
+--   On Redis 6.2, a user without the right to ZREM on seen may leave the token behind.
 -- Run twice: harmless with the same token, with again = '1', and within token_ms. One exception: the message was due
 --   after token_ms, and somebody cancelled the message or made it due between the two runs. Then the second run
 --   schedules the message again. Without a token, the second run schedules every message again that has left the

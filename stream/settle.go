@@ -18,7 +18,7 @@ const (
 
 	// settleEvery is the shortest time between two calls while only a few acknowledgements wait, so that at 1,000
 	// messages a second each call takes several acknowledgements. A single acknowledgement after a pause does not wait,
-	// and none waits while a slot is wanted.
+	// and none waits while a slot is wanted. It is settleAwaited if somebody may wait for an acknowledgement.
 	settleEvery = 10 * time.Millisecond
 	// settleAwaited is used instead of settleEvery for acknowledgements that somebody may wait for: see isAwaited.
 	settleAwaited = 5 * time.Millisecond
