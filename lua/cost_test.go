@@ -53,7 +53,7 @@ func TestCommandsOfACallWithOneMessage(t *testing.T) {
 		{"schedule with headers", before, one(first, with(func(i *Item) { i.Meta = headers })),
 			"hget hset hset time zadd zcount zscore"},
 		{"schedule what is due soon", func(*testQueue) {}, one(first, with(func(i *Item) { i.When = After(time.Second) })),
-			"hget hset time xadd zadd zadd zcount"},
+			"hget hset time xadd zadd zadd zcount zscore"},
 		{"schedule after a call that is remembered", before, one(token, item), "hget hset time zadd zcount zrem zscore"},
 		{"schedule a large payload", before, fresh(item), "hexists hget hset time zadd zadd zcount zrem zscore"},
 		{"schedule a large payload with headers", before, fresh(with(func(i *Item) { i.Meta = headers })),

@@ -25,7 +25,7 @@
 -- Complexity: O(log n), n = scheduled messages
 -- If a command fails here: a full server refuses the first write. After any other refusal the script deletes what it
 --   has written. If the user may not delete a payload or a meta, the sweep for orphans deletes it.
---   On Redis 6.2, a user without the right to ZREM on seen may leave the token behind.
+--   On Redis 6.2, if a user without the right to ZREM on seen is refused the ZADD on due, the token stays remembered.
 -- Run twice: harmless with the same token, with again = '1', and within token_ms. One exception: the message was due
 --   after token_ms, and somebody cancelled the message or made it due between the two runs. Then the second run
 --   schedules the message again. Without a token, the second run schedules every message again that has left the
@@ -38,7 +38,9 @@ done, fields = done or '', fields or ''
 if token == 'dead' or #token_ms > 15 or not string.find(token_ms, '^%d+$') then
   return redis.error_reply('ERR token or token_ms does not parse')
 end
-if #ARGV > 8 or string.find(token .. id, SEP, 1, true) then return redis.error_reply('ERR token or ID does not parse') end
+if #ARGV > 8 or string.find(token .. id, SEP, 1, true) then
+  return redis.error_reply('ERR token or ID does not parse')
+end
 if redis.call('HGET', policy, 'history') then return 0 end
 
 local now = now_ms()
@@ -55,10 +57,8 @@ if scheduled_at then
   if remembers then redis.pcall('ZADD', seen, digits(mark_ends), mark) end
   return {now - at + (tonumber(scheduled_at) or at)}
 end
--- If an earlier try has left its mark, this try changes nothing. A first try that writes a mark itself does not look
--- for one here: the ZADD with NX below finds it.
-local is_first_mark = remembers and again ~= '1'
-local marked_until = token ~= '' and not is_first_mark and redis.call('ZSCORE', seen, mark)
+-- If an earlier try has left its mark, this try changes nothing.
+local marked_until = token ~= '' and redis.call('ZSCORE', seen, mark)
 if marked_until then return {marked_until - token_ms} end
 local text = digits(at)
 local is_head = redis.call('ZCOUNT', due, '-inf', text) == 0
@@ -72,20 +72,21 @@ if may and (done ~= '' or remembers) and not may('ZREM', seen, '0') then error('
 -- Everything is known before the first write, and is taken back if a later one is refused.
 -- Each write returns the number of new fields or members: 0 or 1. A refused write returns an error. A full server
 -- refuses the first write.
-if remembers then
-  local marked = redis.pcall('ZADD', seen, 'NX', digits(mark_ends), mark)
-  if marked == 0 then return {redis.call('ZSCORE', seen, mark) - token_ms} end
-  if marked ~= 1 then error(marked, 0) end
-end
 local added = redis.pcall('HSET', payload, id, body)
-local wrote_payload, wrote_meta = added == 1, false
+local wrote_payload, wrote_meta, wrote_mark = added == 1, false, false
 if fields ~= '' and (added == 0 or added == 1) then
   added = redis.pcall('HSET', meta, id, fields)
   wrote_meta = added == 1
 end
+-- The mark is written late: if it stayed after a refusal, the next call with this token would take the message for
+-- scheduled.
+if remembers and (added == 0 or added == 1) then
+  added = redis.pcall('ZADD', seen, digits(mark_ends), mark)
+  wrote_mark = added == 1
+end
 if added == 0 or added == 1 then added = redis.pcall('ZADD', due, text, id) end
 if added ~= 0 and added ~= 1 then
-  if remembers then redis.pcall('ZREM', seen, mark) end
+  if wrote_mark then redis.pcall('ZREM', seen, mark) end
   if wrote_payload then redis.pcall('HDEL', payload, id) end
   if wrote_meta then redis.pcall('HDEL', meta, id) end
   error(added, 0)

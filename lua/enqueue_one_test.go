@@ -183,3 +183,33 @@ func TestARepeatOfEnqueueOneSucceedsOnAFullServer(t *testing.T) {
 		b.Errorf("another message: %v", err) // the script must pass on the server's own error
 	}
 }
+
+// On a full server, the script must still tell a first try that comes after its repeat that the message was taken.
+func TestALateFirstTryOfEnqueueOneSucceedsOnAFullServer(t *testing.T) {
+	t.Parallel()
+	b := newTestQueue(t, redistest.Own(t))
+	token := Token{Name: "t", Window: time.Minute}
+	item := Item{ID: "m", When: After(time.Second), Payload: []byte("p")}
+	b.tryOne(token, true, item)
+	b.do("CONFIG", "SET", "maxmemory", "1")
+	redistest.Want(b, "first try", b.tryOne(token, false, item).Verdict, Repeated)
+}
+
+// Redis 6.2 cannot tell a script which rights its user has. If the payload is refused there, and the user may not remove
+// the token, the token must not stay: the producer calls Enqueue with it next, and that call would take the message for
+// scheduled.
+func TestARefusedPayloadOfEnqueueOneLeavesNoTokenOnRedis62(t *testing.T) {
+	t.Parallel()
+	s := redistest.Own(t)
+	b := newTestQueue(t, s)
+	guest, may := limited(b)
+	may("+@all", "-zrem")
+	b.do("SET", b.k.Payload, "not a hash")
+	asOn62 := strings.Replace(enqueueOneScript.source, "local may = redis.acl_check_cmd", "local may = nil", 1)
+	err := guest.try("EVAL", asOn62, "6", b.k.Due, b.k.Payload, b.k.Meta, b.k.Wake, b.k.Seen, b.k.Policy,
+		"+1000", "m", "p", "t", "60000").Error()
+	if err == nil || !strings.Contains(err.Error(), "WRONGTYPE") {
+		b.Errorf("the payload is refused: %v", err)
+	}
+	redistest.Want(b, "keys of schedule and tokens", b.count("EXISTS", b.k.Due, b.k.Seen), 0)
+}

@@ -100,7 +100,8 @@ func checkBody(t *testing.T, h assemble.Header, text string) {
 			bound[strings.TrimSuffix(strings.TrimPrefix(values[i], "tonumber("), ")")] = names[i]
 		}
 	}
-	for _, m := range regexp.MustCompile(`(?m)^local ([a-z_, ]+) = unpack\((KEYS|ARGV)\)`).FindAllStringSubmatch(text, -1) {
+	unpacked := regexp.MustCompile(`(?m)^local ([a-z_, ]+) = unpack\((KEYS|ARGV)\)`)
+	for _, m := range unpacked.FindAllStringSubmatch(text, -1) {
 		for i, name := range strings.Split(m[1], ", ") {
 			bound[fmt.Sprintf("%s[%d]", m[2], i+1)] = name
 		}

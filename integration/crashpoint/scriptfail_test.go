@@ -269,7 +269,7 @@ func failAt(t *testing.T, s *scene, sc scenario, n int, repeated, clean bool, se
 var takesBack = map[string]bool{
 	"if wrote_payload then redis.pcall('HDEL', payload, id) end": true,
 	"if wrote_meta then redis.pcall('HDEL', meta, id) end":       true,
-	"if remembers then redis.pcall('ZREM', seen, mark) end":      true,
+	"if wrote_mark then redis.pcall('ZREM', seen, mark) end":     true,
 }
 
 // checkSites compares the reached sites with the sources: a command in a script's own file must have been refused in

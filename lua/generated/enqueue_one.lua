@@ -19,7 +19,9 @@ done, fields = done or '', fields or ''
 if token == 'dead' or #token_ms > 15 or not string.find(token_ms, '^%d+$') then
   return redis.error_reply('ERR token or token_ms does not parse')
 end
-if #ARGV > 8 or string.find(token .. id, SEP, 1, true) then return redis.error_reply('ERR token or ID does not parse') end
+if #ARGV > 8 or string.find(token .. id, SEP, 1, true) then
+  return redis.error_reply('ERR token or ID does not parse')
+end
 if redis.call('HGET', policy, 'history') then return 0 end
 local now = now_ms()
 local at = due_at(when, now)
@@ -31,28 +33,26 @@ if scheduled_at then
   if remembers then redis.pcall('ZADD', seen, digits(mark_ends), mark) end
   return {now - at + (tonumber(scheduled_at) or at)}
 end
-local is_first_mark = remembers and again ~= '1'
-local marked_until = token ~= '' and not is_first_mark and redis.call('ZSCORE', seen, mark)
+local marked_until = token ~= '' and redis.call('ZSCORE', seen, mark)
 if marked_until then return {marked_until - token_ms} end
 local text = digits(at)
 local is_head = redis.call('ZCOUNT', due, '-inf', text) == 0
 local may = redis.acl_check_cmd
 if may and is_head and not may('XADD', wake, '0', '0', '0') then error('NOPERM', 0) end
 if may and (done ~= '' or remembers) and not may('ZREM', seen, '0') then error('NOPERM', 0) end
-if remembers then
-  local marked = redis.pcall('ZADD', seen, 'NX', digits(mark_ends), mark)
-  if marked == 0 then return {redis.call('ZSCORE', seen, mark) - token_ms} end
-  if marked ~= 1 then error(marked, 0) end
-end
 local added = redis.pcall('HSET', payload, id, body)
-local wrote_payload, wrote_meta = added == 1, false
+local wrote_payload, wrote_meta, wrote_mark = added == 1, false, false
 if fields ~= '' and (added == 0 or added == 1) then
   added = redis.pcall('HSET', meta, id, fields)
   wrote_meta = added == 1
 end
+if remembers and (added == 0 or added == 1) then
+  added = redis.pcall('ZADD', seen, digits(mark_ends), mark)
+  wrote_mark = added == 1
+end
 if added == 0 or added == 1 then added = redis.pcall('ZADD', due, text, id) end
 if added ~= 0 and added ~= 1 then
-  if remembers then redis.pcall('ZREM', seen, mark) end
+  if wrote_mark then redis.pcall('ZREM', seen, mark) end
   if wrote_payload then redis.pcall('HDEL', payload, id) end
   if wrote_meta then redis.pcall('HDEL', meta, id) end
   error(added, 0)
