@@ -18,9 +18,9 @@ const (
 
 	// settleEvery is the shortest time between two calls while only a few acknowledgements wait, so that at 1,000
 	// messages a second each call takes several acknowledgements. A single acknowledgement after a pause does not wait,
-	// and none waits while a slot is wanted. It is settleAwaited if somebody may wait for an acknowledgement.
+	// and none waits while a slot is wanted.
 	settleEvery = 10 * time.Millisecond
-	// settleAwaited is used instead of settleEvery for acknowledgements that somebody may wait for: see isAwaited.
+	// settleAwaited is the same time if somebody may wait for one of the acknowledgements: see isAwaited.
 	settleAwaited = 5 * time.Millisecond
 
 	// sameMaster is the time after a read within which this worker cannot yet be connected to another master.
@@ -162,8 +162,8 @@ func (p *partitionWorker) settle(d *delivery, failure *lua.Failure) {
 	}
 }
 
-// isAwaited reports whether somebody may wait for the settlement: the next message of the same ordering key, or a caller
-// that asked for a result.
+// isAwaited reports whether somebody may wait for the settlement. The next message of the same ordering key waits for
+// it, and so does a caller that asked for a result.
 func (d *delivery) isAwaited() bool { return d.msg.Extra[lua.FieldKey] != "" || d.asksForResult() }
 
 // giveUp reports Unknown for deliveries. Their entries stay pending until leave releases them or they are reclaimed.

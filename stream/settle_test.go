@@ -84,18 +84,27 @@ func TestSettleWakesTheLoopOnlyWhenItMust(t *testing.T) {
 			wantWoken(t, fmt.Sprint("acknowledgement ", i+1), p, i == 7)
 		}
 		take()
-		time.Sleep(time.Hour)
-		wantWoken(t, "nothing waits", p, false)
+		redistest.Want(t, "nothing waits: woken after", wokenAfter(p, time.Hour), time.Hour)
 		p.settle(&delivery{}, nil)
 		wantWoken(t, "after a pause", p, true)
 		take()
 		p.settle(&delivery{}, nil)
-		wantWoken(t, "soon after another", p, false)
-		time.Sleep(settleEvery)
-		wantWoken(t, "after settleEvery", p, true)
+		redistest.Want(t, "soon after another: woken after", wokenAfter(p, time.Hour), settleEvery)
 		p.settle(&delivery{}, &lua.Failure{})
 		wantWoken(t, "a failure", p, true)
 	})
+}
+
+// wokenAfter returns the time until a poke or the timer wakes settleLoop; most, if nothing wakes it earlier. It consumes
+// the poke or the tick of the timer.
+func wokenAfter(p *partitionWorker, most time.Duration) time.Duration {
+	begin := time.Now()
+	select {
+	case <-p.unsettled.due:
+	case <-p.unsettled.timer.C:
+	case <-time.After(most):
+	}
+	return time.Since(begin)
 }
 
 // wantWoken checks whether a poke or the timer wakes settleLoop now. It consumes the poke and the tick of the timer.

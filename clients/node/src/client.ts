@@ -204,8 +204,8 @@ export class Client {
     const call = () => {
       const thisTry = again;
       again = '1';
-      return this.#connection.evaluate('enqueue_one', partition.keys('due payload meta wake seen policy'), when, id, body,
-        token, this.#tokenMs, '', meta, thisTry);
+      return this.#connection.evaluate('enqueue_one', partition.keys('due payload meta wake seen policy'), when, id,
+        body, token, this.#tokenMs, '', meta, thisTry);
     };
     try {
       const reply = await repeat(call, until);
